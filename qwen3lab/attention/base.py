@@ -1,0 +1,69 @@
+"""The contract of an attention backend. Every backend reads the same pages; none keeps a cache of its own.
+
+The KV cache is, per layer, two tensors [P, S, Hkv, D] (pages, page size, heads, head dim: FlashAttention's BSHD order).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+import torch
+
+from qwen3lab.step import StepKind
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One step's inputs, complete at birth. All tensors are int32 views of one buffer on the device.
+
+    What the host knows stays there as ints too (`…_host`), so that no decision waits for the device.
+
+    token_ids     [T]       ids to embed
+    positions     [T]       position of each in its sequence
+    slot_mapping  [T]       where each one's K and V go: page · S + offset in the page
+    cu_seqlens_q  [B + 1]   row b's tokens are [cu_seqlens_q[b], cu_seqlens_q[b + 1])
+    seq_lens      [B]       keys row b's last query sees
+    logits_rows   [B]       index into T of each row's last token
+    block_table   [B, N]    pages of each row in order of position, then the padding page
+    """
+
+    kind: StepKind
+    token_ids: torch.Tensor
+    positions: torch.Tensor
+    slot_mapping: torch.Tensor
+    cu_seqlens_q: torch.Tensor
+    seq_lens: torch.Tensor
+    logits_rows: torch.Tensor
+    block_table: torch.Tensor
+    query_lens_host: tuple[int, ...]
+    seq_lens_host: tuple[int, ...]
+    pages_host: tuple[tuple[int, ...], ...]
+
+    @property
+    def num_rows(self) -> int:
+        return len(self.seq_lens_host)
+
+    @property
+    def num_tokens(self) -> int:
+        return self.token_ids.shape[0]
+
+
+class LayerCache(NamedTuple):
+    """One layer's pages: k and v, each [P, S, Hkv, D] in the model's dtype."""
+
+    k: torch.Tensor
+    v: torch.Tensor
+
+
+class AttentionBackend(Protocol):
+    """Stores a step's K and V, then attends over everything stored so far."""
+
+    name: str  # as given to LLM(attn_backend=…)
+    provider: str  # what really runs, recorded with every measurement
+
+    def store(self, k: torch.Tensor, v: torch.Tensor, cache: LayerCache, batch: Batch) -> None:
+        """Write k, v [T, Hkv, D] to their slots."""
+
+    def attend(self, q: torch.Tensor, cache: LayerCache, batch: Batch) -> torch.Tensor:
+        """Causal attention of q [T, Hq, D] over each row's pages -> [T, Hq, D], scaled by 1/√D."""
