@@ -99,6 +99,10 @@ class ModelConfig:
             )
         except KeyError as missing:
             raise CheckpointError(f"{source}: key {missing} is missing") from None
+        except (TypeError, ValueError) as error:
+            if isinstance(error, CheckpointError):
+                raise
+            raise CheckpointError(f"{source}: a value of the wrong kind ({error})") from None
         config.check(source)
         return config
 

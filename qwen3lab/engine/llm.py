@@ -82,9 +82,7 @@ class LLM:
         if len(each) != len(asked):
             raise ValueError(f"{len(each)} sampling params for {len(asked)} prompts; give one for all, or one each")
         if self.has_unfinished:
-            raise RuntimeError(
-                "requests of add_request() are in flight; step() them to their end or abort() them"
-            )
+            raise RuntimeError("requests of add_request() are in flight; step() them to their end or abort() them")
         completions: dict[int, Completion] = {}
         order = []
         for prompt, mine in zip(asked, each, strict=True):

@@ -62,10 +62,10 @@ def _open(path: Path, stack: ExitStack) -> dict[str, Any]:
     index = path / "model.safetensors.index.json"
     if index.exists():
         try:
-            weight_map: dict[str, str] = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
+            weight_map: dict[str, str] = dict(json.loads(index.read_text(encoding="utf-8"))["weight_map"])
+            names = sorted({str(name) for name in weight_map.values()})
         except (ValueError, KeyError, TypeError) as error:
             raise CheckpointError(f"{index}: no readable weight_map ({error}); fetch the checkpoint again") from None
-        names = sorted(set(weight_map.values()))
         for name in names:
             if Path(name).name != name:
                 raise CheckpointError(f"{index}: shard {name!r} is not a plain file name in the same directory")

@@ -1,0 +1,1 @@
+"""Qwen3 itself: the block diagram, its weights, its tokenizer."""
