@@ -17,6 +17,7 @@ from typing import Any
 DTYPES = ("float32", "bfloat16", "float16")
 DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 ATTN_BACKENDS = ("torch",)
+ROPE_TYPES = ("default", "yarn")
 
 
 class CheckpointError(ValueError):
@@ -25,10 +26,45 @@ class CheckpointError(ValueError):
 
 @dataclass(frozen=True)
 class RopeConfig:
-    """Rotary embedding: `theta` is the base; only full rotary (`rope_type` "default") is known here."""
+    """Rotary embedding: `theta` is the base; "default", or "yarn" (Peng et al. 2023) for contexts beyond training.
+
+    factor            how many times longer than original_max_position_embeddings the context may be
+    attention_factor  what cos and sin are multiplied by; None is YaRN's 0.1 · ln(factor) + 1, or its mscale ratio
+    beta_fast, _slow  turns within the original context above which a pair is kept, below which it is interpolated
+    """
 
     theta: float = 1_000_000.0
     rope_type: str = "default"
+    factor: float = 1.0
+    original_max_position_embeddings: int = 0
+    attention_factor: float | None = None
+    beta_fast: float = 32.0
+    beta_slow: float = 1.0
+    mscale: float | None = None
+    mscale_all_dim: float | None = None
+    truncate: bool = True
+
+    @classmethod
+    def from_dict(cls, raw: Mapping[str, Any], source: str) -> RopeConfig:
+        """transformers 5 writes `rope_parameters`; 4 wrote `rope_theta` beside an optional `rope_scaling`."""
+        nested = raw.get("rope_parameters") or raw.get("rope_scaling") or {}
+        rope_type = nested.get("rope_type") or nested.get("type") or "default"
+        if rope_type not in ROPE_TYPES:
+            raise CheckpointError(f"{source}: rope_type={rope_type!r}, supported: {', '.join(ROPE_TYPES)}")
+        partial = nested.get("partial_rotary_factor", raw.get("partial_rotary_factor", 1.0))
+        if partial != 1.0:
+            raise CheckpointError(f"{source}: partial_rotary_factor={partial}, supported: 1.0")
+        theta = nested.get("rope_theta", raw.get("rope_theta"))
+        if theta is None:
+            raise CheckpointError(f"{source}: rope_theta is missing, both at the top level and in rope_parameters")
+        if rope_type == "default":
+            return cls(theta=float(theta))
+        if nested.get("factor") is None:
+            raise CheckpointError(f"{source}: rope_type 'yarn' without a factor")
+        given = {f.name: nested[f.name] for f in fields(cls) if nested.get(f.name) is not None}
+        original = given.pop("original_max_position_embeddings", None) or raw.get("max_position_embeddings")
+        given |= {"theta": float(theta), "rope_type": rope_type, "original_max_position_embeddings": int(original or 0)}
+        return cls(**given)
 
 
 @dataclass(frozen=True)
@@ -91,7 +127,7 @@ class ModelConfig:
                 # Qwen3's head_dim is its own number: 1024 hidden over 16 heads is 64, and its heads are 128 wide.
                 head_dim=int(raw.get("head_dim") or hidden // heads),
                 rms_norm_eps=float(raw.get("rms_norm_eps", 1e-6)),
-                rope=_rope(raw, source),
+                rope=RopeConfig.from_dict(raw, source),
                 tie_word_embeddings=bool(raw.get("tie_word_embeddings", False)),
                 max_position_embeddings=int(raw.get("max_position_embeddings", 32768)),
                 dtype=str(raw.get("dtype") or raw.get("torch_dtype") or "bfloat16").removeprefix("torch."),
@@ -120,6 +156,12 @@ class ModelConfig:
             raise CheckpointError(f"{source}: head_dim={self.head_dim}, must be even (rotary pairs)")
         if self.dtype not in DTYPES:
             raise CheckpointError(f"{source}: dtype={self.dtype!r}, supported: {', '.join(DTYPES)}")
+
+    @property
+    def max_context(self) -> int:
+        """Longest context the position embedding serves: YaRN stretches the original one by its factor."""
+        stretched = int(self.rope.original_max_position_embeddings * self.rope.factor)
+        return max(self.max_position_embeddings, stretched)
 
     @property
     def q_size(self) -> int:
@@ -164,21 +206,6 @@ def _read_json(path: Path) -> dict[str, Any]:
     return value
 
 
-def _rope(raw: Mapping[str, Any], source: str) -> RopeConfig:
-    """transformers 5 writes `rope_parameters`, 4 wrote `rope_theta` beside an optional `rope_scaling`."""
-    nested = raw.get("rope_parameters") or raw.get("rope_scaling") or {}
-    rope_type = nested.get("rope_type") or nested.get("type") or "default"
-    if rope_type != "default":
-        raise CheckpointError(f"{source}: rope_type={rope_type!r}, supported: 'default'")
-    partial = nested.get("partial_rotary_factor", raw.get("partial_rotary_factor", 1.0))
-    if partial != 1.0:
-        raise CheckpointError(f"{source}: partial_rotary_factor={partial}, supported: 1.0")
-    theta = nested.get("rope_theta", raw.get("rope_theta"))
-    if theta is None:
-        raise CheckpointError(f"{source}: rope_theta is missing, both at the top level and in rope_parameters")
-    return RopeConfig(theta=float(theta), rope_type=rope_type)
-
-
 def _eos(raw: Mapping[str, Any], generation: Mapping[str, Any]) -> tuple[int, ...]:
     """generation_config.json's eos_token_id (an id or a list) wins; config.json's is used where it has none."""
     value = generation.get("eos_token_id")
@@ -198,7 +225,7 @@ class EngineConfig:
     attn_backend            None (the device's plain one) or one of ATTN_BACKENDS
     max_num_batched_tokens  prompt tokens a step may prefill; a longer prompt gets a step of its own
     max_num_seqs            rows a step may hold
-    max_model_len           longest prompt + output; None is the checkpoint's max_position_embeddings
+    max_model_len           longest prompt + output; None is the longest its positions serve
     block_size              tokens a KV page holds; None is 16
     num_kv_blocks           KV pages; None sizes the pool (see engine.runner.pool_pages)
     gpu_memory_utilization  share of a card's memory that weights and KV pool may take together

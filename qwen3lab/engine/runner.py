@@ -16,8 +16,8 @@ from qwen3lab.engine import batch as batches
 from qwen3lab.engine.sampler import Sampled, sample
 from qwen3lab.engine.scheduler import StepPlan
 from qwen3lab.model import weights
-from qwen3lab.model.layers import RotaryEmbedding
 from qwen3lab.model.qwen3 import Qwen3
+from qwen3lab.model.rope import RotaryEmbedding
 
 GIB = 2**30
 DEFAULT_PAGE_SIZE = 16
@@ -52,11 +52,11 @@ class Runner:
         self.device = _device(config.device)
         self.dtype = getattr(torch, model_config.dtype if config.dtype == "auto" else config.dtype)
         self.page_size = config.block_size or DEFAULT_PAGE_SIZE
-        max_model_len = config.max_model_len or model_config.max_position_embeddings
-        if max_model_len > model_config.max_position_embeddings:
+        max_model_len = config.max_model_len or model_config.max_context
+        if max_model_len > model_config.max_context:
             raise ValueError(
-                f"max_model_len={max_model_len} is over the checkpoint's "
-                f"max_position_embeddings={model_config.max_position_embeddings}"
+                f"max_model_len={max_model_len}, allowed: up to {model_config.max_context}, the longest context that "
+                "the checkpoint's max_position_embeddings and rope_parameters serve"
             )
         with torch.inference_mode():
             loaded = weights.load(path, model_config, self.dtype, self.device)

@@ -13,7 +13,8 @@ import torch.nn.functional as F
 
 from qwen3lab.attention.base import AttentionBackend, Batch, LayerCache
 from qwen3lab.config import ModelConfig
-from qwen3lab.model.layers import RotaryEmbedding, rms_norm, rotate
+from qwen3lab.model.layers import rms_norm
+from qwen3lab.model.rope import RotaryEmbedding, rotate
 
 
 @dataclass(frozen=True)
