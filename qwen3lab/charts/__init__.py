@@ -1,0 +1,14 @@
+"""Frames in, charts out: every figure of the workbook, in one theme, with its data and its description beside it.
+
+theme.py (colours, type, one look per engine) → show.py (a chart becomes a Figure: SVG, caption, data table)
+→ gap.py (who is ahead, and by how much) → timeline.py (when each token came) → order.py (did the machine hold still).
+
+Nothing here measures, imports torch or opens a file: a chart is a function of the frames it is given.
+"""
+
+from qwen3lab.charts.gap import ratio_forest, throughput
+from qwen3lab.charts.order import drift
+from qwen3lab.charts.show import Figure, show
+from qwen3lab.charts.timeline import itl_ecdf, itl_timeline
+
+__all__ = ["Figure", "drift", "itl_ecdf", "itl_timeline", "ratio_forest", "show", "throughput"]

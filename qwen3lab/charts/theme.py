@@ -1,0 +1,126 @@
+"""One theme: the colours and shapes of engines, the type, the grid. A reader learns them once.
+
+Colours are Okabe and Ito's set for colour-blind readers (Color Universal Design, 2008), only those with a contrast of
+at least 3:1 on white; in grey they run together, so each engine has a shape and a dash of its own besides.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import altair as alt
+
+INK = "#1f2328"  # text
+MUTED = "#59636e"  # axes, notes; 5.9:1 on white
+GRID = "#d8dee4"  # what must be there and must not be noticed
+BAND = "#eaeef2"  # a region: margins, the prefill of an injected prompt
+NEUTRAL = "#6e7781"  # a mark that belongs to no engine
+
+FONT = "Helvetica, Arial, sans-serif"
+WIDE, NARROW = 680, 330  # width of a figure in px: on a desk, on a phone
+
+
+@dataclass(frozen=True)
+class Look:
+    """How an engine's marks are told apart: by colour, and without it by shape (points) and dash (lines)."""
+
+    color: str
+    shape: str
+    dash: tuple[int, int]
+
+
+ENGINES = {
+    "qwen3lab": Look("#0072b2", "circle", (1, 0)),
+    "vllm": Look("#d55e00", "square", (7, 3)),
+    "transformers": Look("#009e73", "triangle-up", (2, 2)),
+    "nano-vllm": Look("#cc79a7", "diamond", (9, 2)),
+}
+
+
+def look(engine: str) -> Look:
+    """The engine's look; an engine without one is an error, since a colour that changes from page to page misleads."""
+    if engine not in ENGINES:
+        raise ValueError(f"engine={engine!r} has no colour; known: {', '.join(ENGINES)}. Give it one in theme.ENGINES")
+    return ENGINES[engine]
+
+
+def present(engines: Iterable[str]) -> list[str]:
+    """The distinct engines, in the theme's order: ours first, so that legends agree from chart to chart."""
+    found = set(engines)
+    for engine in found:
+        look(engine)
+    return [engine for engine in ENGINES if engine in found]
+
+
+def color(engines: list[str], field: str = "engine", legend: bool = True) -> alt.Color:
+    """Colour encoding; points and lines with the same field share one legend."""
+    scale = alt.Scale(domain=engines, range=[look(e).color for e in engines])
+    return alt.Color(f"{field}:N", scale=scale, legend=alt.Legend(title=None) if legend else None)
+
+
+def shape(engines: list[str], field: str = "engine", legend: bool = True) -> alt.Shape:
+    scale = alt.Scale(domain=engines, range=[look(e).shape for e in engines])
+    return alt.Shape(f"{field}:N", scale=scale, legend=alt.Legend(title=None) if legend else None)
+
+
+def dash(engines: list[str], field: str = "engine", legend: bool = True) -> alt.StrokeDash:
+    scale = alt.Scale(domain=engines, range=[list(look(e).dash) for e in engines])
+    return alt.StrokeDash(f"{field}:N", scale=scale, legend=alt.Legend(title=None) if legend else None)
+
+
+def log_ticks(low: float, high: float, most: int) -> list[float]:
+    """At most `most` round values in [low, high] for a log axis, from the finest set that fits; at least one value."""
+    decades = range(math.floor(math.log10(low)) - 1, math.ceil(math.log10(high)) + 1)
+    ticks: list[float] = []
+    for digits in (
+        (1, 1.1, 1.25, 1.5, 1.75, 2, 2.5, 3, 4, 5, 6, 7, 8, 9),
+        (1, 1.5, 2, 3, 5, 7),
+        (1, 2, 5),
+        (1, 3),
+        (1,),
+    ):
+        ticks = [value for d in decades for m in digits if low <= (value := float(f"{m}e{d}")) <= high]
+        if len(ticks) <= most:
+            break
+    return ticks[:: math.ceil(len(ticks) / most)] or [low]
+
+
+def config() -> dict[str, Any]:
+    """Vega-Lite configuration that every figure gets. `aria` is off: the figure as a whole carries the description."""
+    return {
+        "font": FONT,
+        "background": "transparent",
+        "aria": False,
+        "padding": 2,
+        "view": {"stroke": None},
+        "text": {"color": INK, "fontSize": 12},
+        "axis": {
+            "labelColor": MUTED,
+            "labelFontSize": 12,
+            "titleColor": MUTED,
+            "titleFontSize": 12,
+            "titleFontWeight": "normal",
+            "titlePadding": 8,
+            "gridColor": GRID,
+            "domain": False,
+            "ticks": False,
+            "labelPadding": 6,
+        },
+        "axisY": {"labelColor": INK},
+        "legend": {
+            "orient": "top",
+            "labelColor": INK,
+            "labelFontSize": 13,
+            "symbolSize": 80,
+            "symbolStrokeWidth": 2,
+            "offset": 10,
+            "padding": 0,
+        },
+        "header": {"labelColor": INK, "labelFontSize": 13, "labelFontWeight": "bold", "labelAnchor": "start"},
+        "point": {"size": 60, "filled": True, "opacity": 1},
+        "line": {"strokeWidth": 2},
+        "rule": {"color": NEUTRAL},
+    }
