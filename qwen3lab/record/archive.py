@@ -62,7 +62,7 @@ class Round:
         self._facts: dict[str, Any] = {"libraries": provenance.libraries(), "verdicts": [], "notes": []}
         self._frames: dict[str, Frame] = {}
         self._outputs: dict[str, Mapping[str, Sequence[Sequence[int]]]] = {}
-        self._raw: Raw | None = None
+        self._handed_over = False
 
     @classmethod
     def open(
@@ -90,14 +90,15 @@ class Round:
             "Round.open",
         )
         opening = cls(Path(root).absolute(), opened, _mark())
-        for folder in (opening.folder, opening.root / "archive", opening.root):
+        for folder in (opening.folder.parent, opening.root / "archive", opening.root):
             with writing(folder):
                 folder.mkdir(parents=True, exist_ok=True)
                 tempfile.TemporaryFile(dir=folder).close()  # a folder that exists may still be closed to us
         with index.locked(opening.root):
             index.Index.read(opening.root).require()
-        data = canonical.dumps(opened.model_dump(mode="json"), OPENED)
-        write_whole(opening.folder / OPENED, data)
+        with writing(opening.folder):
+            opening.folder.mkdir()
+        write_whole(opening.folder / OPENED, canonical.dumps(opened.model_dump(mode="json"), OPENED))
         return opening
 
     def set(self, **facts: object) -> None:
@@ -135,7 +136,7 @@ class Round:
         target = self.folder / STAGING / name
         if target.exists():
             raise ValueError(f"raw member {name!r} is there already; it is added once and never overwritten")
-        with writing(target):
+        with writing(target.parent):
             target.parent.mkdir(parents=True, exist_ok=True)
         if isinstance(content, bytes):
             write_whole(target, content)
@@ -157,20 +158,22 @@ class Round:
     def seal(self, notebook: str | Path | None = None, executed: str | Path | None = None) -> SealedRound | Round:
         """Write everything down and seal: the SealedRound. Where a runner seals (see the package), this open round.
 
-        The runner names the notebooks itself: `notebook` and `executed` then go unused. A seal that failed for want
-        of space may be tried again.
+        The runner names the notebooks itself: `notebook` and `executed` then go unused. A seal that failed, for want
+        of space or with the wrong notebook, may be tried again; nothing can be added in between.
         """
-        self._require_open()
-        if not self._facts.get("machine"):
-            raise ValueError("the round has no machine; rnd.set(machine=…) before it is sealed")
-        self._write_record()
+        if self.state != "measured" or self._handed_over:
+            self._require_open()
+            if not self._facts.get("machine"):
+                raise ValueError("the round has no machine; rnd.set(machine=…) before it is sealed")
+            self._write_record()
+            self.state = "measured"
         if self._mark is None:
             sealed = complete(self.folder, notebook, executed)
             self.state, self.folder = "sealed", sealed.path
             return sealed
         with writing(self._mark), open(self._mark, "a", encoding="utf-8") as mark:
             mark.write(f"{self.folder}\n")
-        self.state = "measured"
+        self._handed_over = True
         return self
 
     def __enter__(self) -> Round:
@@ -193,9 +196,10 @@ class Round:
         tables = dict(self._frames)
         if self._outputs:
             tables["outputs"] = self._write_frame(*frames.outputs_to_parquet("outputs", self._outputs))
-        if (self.folder / STAGING).is_dir():  # it is gone where an earlier try to seal came further than this
+        packed: Raw | None = None
+        if (self.folder / STAGING).is_dir():
             archive = raw.archive_path(self.root, self.id)
-            self._raw = Raw(archive=archive.name, members=raw.pack(self.folder / STAGING, archive))
+            packed = Raw(archive=archive.name, members=raw.pack(self.folder / STAGING, archive))
         record = {
             **self.opened.model_dump(mode="json"),
             **self._facts,
@@ -203,7 +207,7 @@ class Round:
             "elapsed_s": time.monotonic() - self._began_s,
             "frames": {name: frame.model_dump(mode="json") for name, frame in tables.items()},
             "notebook": Notebook(why_absent="measured, and not sealed yet").model_dump(mode="json"),
-            "raw": self._raw.model_dump(mode="json") if self._raw else None,
+            "raw": packed.model_dump(mode="json") if packed else None,
         }
         sync_folder(self.folder)
         write_whole(self.folder / RECORD, validated(Record, record, RECORD).to_bytes())

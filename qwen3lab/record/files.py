@@ -9,6 +9,7 @@ import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _CLOSED = {errno.EACCES, errno.EPERM, errno.EROFS}
@@ -31,13 +32,14 @@ def writing(path: Path) -> Iterator[None]:
         raise OSError(error.errno, f"cannot write: {os.strerror(error.errno)}; {remedy}", str(path)) from error
 
 
-def write_whole(path: Path, data: bytes) -> None:
-    """`data` under `path`, on the disk: written beside it, synchronised, then renamed over it in one step."""
-    part = path.with_name(path.name + ".part")
+@contextlib.contextmanager
+def whole_file(path: Path) -> Iterator[BinaryIO]:
+    """A file to write into: under `path`, and on the disk, once the block has ended; if that failed, it never was."""
+    part = path.with_name(f".{path.name}.part")  # no member of a round begins with a dot
     with writing(path):
         try:
             with open(part, "wb") as file:
-                file.write(data)
+                yield file
                 file.flush()
                 os.fsync(file.fileno())
             os.replace(part, path)
@@ -46,12 +48,20 @@ def write_whole(path: Path, data: bytes) -> None:
             raise
 
 
+def discard_parts(folder: Path) -> None:
+    """Remove what a process that was killed while writing left behind."""
+    for part in folder.glob(".*.part"):
+        part.unlink()
+
+
+def write_whole(path: Path, data: bytes) -> None:
+    with whole_file(path) as file:
+        file.write(data)
+
+
 def copy_whole(source: Path, target: Path) -> None:
-    """A copy of the plain file `source`, on the disk."""
-    with open(source, "rb") as reading, writing(target), open(target, "xb") as file:
-        shutil.copyfileobj(reading, file, 1 << 20)
-        file.flush()
-        os.fsync(file.fileno())
+    with open(source, "rb") as data, whole_file(target) as file:
+        shutil.copyfileobj(data, file, 1 << 20)
 
 
 def sync_folder(path: Path) -> None:

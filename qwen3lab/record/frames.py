@@ -6,6 +6,7 @@ A missing value (None, NaN) is null in the file. A column of whole numbers with 
 from __future__ import annotations
 
 import io
+import operator
 import re
 from collections.abc import Mapping, Sequence
 
@@ -42,15 +43,15 @@ def to_parquet(name: str, frame: pd.DataFrame) -> tuple[bytes, Frame]:
 
 def outputs_to_parquet(name: str, outputs: Mapping[str, Mapping[str, Sequence[Sequence[int]]]]) -> tuple[bytes, Frame]:
     """`outputs` (see Outputs) as a table of arm, workload, request, token_ids (int32)."""
-    rows = [
-        {"arm": arm, "workload": workload, "request": request, "token_ids": [int(i) for i in ids]}
-        for arm, by_workload in outputs.items()
-        for workload, requests in by_workload.items()
-        for request, ids in enumerate(requests)
-    ]
     try:
+        rows = [
+            {"arm": arm, "workload": workload, "request": request, "token_ids": [operator.index(i) for i in ids]}
+            for arm, by_workload in outputs.items()
+            for workload, requests in by_workload.items()
+            for request, ids in enumerate(requests)
+        ]
         return _write(name, pa.Table.from_pylist(rows, schema=_OUTPUTS))
-    except (pa.ArrowException, OverflowError) as error:
+    except (pa.ArrowException, OverflowError, TypeError) as error:
         raise ValueError(f"outputs: {error}; token ids are whole numbers below 2^31") from None
 
 

@@ -18,7 +18,7 @@ from pydantic import model_validator
 from qwen3lab.record import canonical
 from qwen3lab.record.files import sync_folder, write_whole, writing
 from qwen3lab.record.problems import Problem, UnverifiedRound
-from qwen3lab.record.schema import Part, RoundId, SchemaError, Sha256, Slug, Utc, validated
+from qwen3lab.record.schema import Part, RoundId, Sha256, Slug, Utc, validated
 
 INDEX = "index.jsonl"
 LOCK_TIMEOUT_S = 60.0
@@ -68,7 +68,7 @@ class Index:
             where = f"line {number}"
             try:
                 line = validated(IndexLine, canonical.loads(raw, where), where)
-            except (SchemaError, ValueError) as error:
+            except ValueError as error:
                 problems.append(Problem(INDEX, None, str(error), _RESTORE))
             else:
                 if line.to_bytes() != raw:

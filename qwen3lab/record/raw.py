@@ -19,7 +19,7 @@ from typing import Any
 
 import zstandard
 
-from qwen3lab.record.files import sha256_file, sync_folder, writing
+from qwen3lab.record.files import sha256_file, sync_folder, whole_file, writing
 from qwen3lab.record.schema import RAW_NAME, RawMember
 
 LEVEL = 10
@@ -42,28 +42,19 @@ def pack(staging: Path, archive: Path) -> dict[str, RawMember]:
     """Every file under `staging` into `archive`, whole or not at all; what the record says of each."""
     members: dict[str, RawMember] = {}
     files = {path.relative_to(staging).as_posix(): path for path in staging.rglob("*") if path.is_file()}
-    part = archive.with_name(archive.name + ".part")
-    with writing(archive):
+    with writing(archive.parent):
         archive.parent.mkdir(exist_ok=True)
-        try:
-            with open(part, "wb") as file:
-                compressor = zstandard.ZstdCompressor(level=LEVEL, write_checksum=True)
-                with (
-                    compressor.stream_writer(file, closefd=False) as packed,
-                    tarfile.open(fileobj=packed, mode="w|", format=tarfile.PAX_FORMAT) as tar,
-                ):
-                    for name in sorted(files):
-                        info = tarfile.TarInfo(name)  # mtime, uid and gid are 0, owners are empty
-                        info.size = files[name].stat().st_size
-                        members[name] = RawMember(bytes=info.size, sha256=sha256_file(files[name]))
-                        with open(files[name], "rb") as data:
-                            tar.addfile(info, data)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(part, archive)
-        except BaseException:
-            part.unlink(missing_ok=True)
-            raise
+    with (
+        whole_file(archive) as file,
+        zstandard.ZstdCompressor(level=LEVEL, write_checksum=True).stream_writer(file, closefd=False) as packed,
+        tarfile.open(fileobj=packed, mode="w|", format=tarfile.PAX_FORMAT) as tar,
+    ):
+        for name in sorted(files):
+            info = tarfile.TarInfo(name)  # mtime, uid and gid are 0, owners are empty
+            info.size = files[name].stat().st_size
+            members[name] = RawMember(bytes=info.size, sha256=sha256_file(files[name]))
+            with open(files[name], "rb") as data:
+                tar.addfile(info, data)
     sync_folder(archive.parent)
     return members
 

@@ -132,10 +132,7 @@ class Opened(Part):
 
 
 class Facts(Part):
-    """What the notebook tells about its run: `Round.set` takes these names, `add_verdicts` and `add_note` the last two.
-
-    workloads is id → sha256; arms and comparison are as their maker describes them.
-    """
+    """What the notebook tells of its run. workloads: id → sha256; arms, comparison: as their maker describes them."""
 
     machine: dict[str, JsonValue] = {}
     libraries: dict[str, str] = {}
@@ -201,7 +198,11 @@ def read_record(data: bytes, where: str) -> Record:
         remedy = "it was written by a newer qwen3lab: update this one" if newer else "it is no record of a round"
         raise SchemaError(f"{where}: schema_version={version!r}, readable: {SCHEMA_VERSION}; {remedy}")
     record = validated(Record, value, where)
-    if record.to_bytes() != data:
+    try:
+        canonical_bytes = record.to_bytes()
+    except (ValueError, RecursionError) as error:  # an infinity, a lone surrogate, a thousand brackets: valid JSON, all
+        raise SchemaError(f"{where}: {error}") from None
+    if canonical_bytes != data:
         raise SchemaError(f"{where}: not in canonical form; records are written by this package only")
     return record
 

@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 
 from qwen3lab.record import canonical, index, sums
-from qwen3lab.record.files import sha256_file, sync_folder, write_whole, writing
+from qwen3lab.record.files import discard_parts, sha256_file, sync_folder, write_whole, writing
 from qwen3lab.record.notebook import describe
 from qwen3lab.record.schema import EXECUTED, RECORD, Record, read_record
 from qwen3lab.record.sealed import SealedRound
@@ -29,6 +29,7 @@ def complete(
     record = _measured(folder)
     paper, copy = describe(Path(notebook) if notebook else None, Path(executed) if executed else None)
     record = record.model_copy(update={"notebook": paper})
+    discard_parts(folder)
     (folder / OPENED).unlink(missing_ok=True)
     if (folder / STAGING).is_dir():
         shutil.rmtree(folder / STAGING)  # packed already: the record has its members

@@ -69,7 +69,11 @@ def test_a_round_that_seals_itself_says_why_it_has_no_executed_notebook(tmp_path
 def test_complete_may_be_tried_again(tmp_path, data, opening, filling, monkeypatch):
     monkeypatch.setenv("QWEN3LAB_ROUND_SEALED_BY", "runner")
     monkeypatch.setenv("QWEN3LAB_ROUND_MARK", str(tmp_path / "mark"))
-    folder = filling(opening(data)).seal().folder
+    rnd = filling(opening(data)).seal()
+    folder = rnd.folder
+    for late in (rnd.seal, lambda: rnd.add_note("late")):
+        with pytest.raises(ValueError, match="is measured: nothing more goes into it"):
+            late()
     (folder / "stray").write_text("?")
     with pytest.raises(ValueError, match=r"\['stray'\] added"):
         complete(folder)
@@ -126,5 +130,10 @@ def test_what_is_no_notebook_is_refused_by_name(tmp_path, data, opening, filling
 
 
 def test_an_executed_notebook_needs_its_source(tmp_path, data, opening, filling):
+    rnd = filling(opening(data))
     with pytest.raises(ValueError, match="name the source"):
-        filling(opening(data)).seal(executed=source(tmp_path / "a.ipynb"))
+        rnd.seal(executed=source(tmp_path / "a.ipynb"))
+    with pytest.raises(ValueError, match="nothing more goes into it"):
+        rnd.add_raw("late", b"")
+    sealed = rnd.seal(notebook=tmp_path / "a.ipynb", executed=tmp_path / "a.ipynb")
+    assert set(sealed.record.raw.members) == {"logs/qwen3lab.txt", "trace.json"}

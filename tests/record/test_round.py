@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import resource
 import subprocess
 import sys
 
@@ -157,10 +158,28 @@ def test_nothing_is_added_twice(data, opening, filling):
         rnd.add_raw("trace.json", b"")
 
 
-@pytest.mark.parametrize("ids", [[[2**31]], [[-(2**31) - 1]], [["x"]], []])
+@pytest.mark.parametrize("ids", [[[2**31]], [[-(2**31) - 1]], [["x"]], [[1.5]], [7], []])
 def test_outputs_are_token_ids(data, opening, ids):
     with pytest.raises(ValueError):
         opening(data).add_outputs("arm", {"w1": ids})
+
+
+def test_a_raw_member_that_fails_to_be_written_is_not_there(data, opening, tmp_path):
+    rnd = opening(data)
+    rnd.add_raw("a.part", b"kept")
+    (tmp_path / "big").write_bytes(bytes(20_000))
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, hard))
+    try:
+        with pytest.raises(OSError, match="not taken for whole"):
+            rnd.add_raw("a", tmp_path / "big")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    with pytest.raises(FileNotFoundError, match="absent"):
+        rnd.add_raw("b", tmp_path / "absent")
+    assert {path.name for path in (rnd.folder / "raw").iterdir()} == {"a.part"}
+    rnd.add_raw("a", tmp_path / "big")
+    assert (rnd.folder / "raw" / "a.part").read_bytes() == b"kept"
 
 
 def test_verdicts_are_checked(data, opening, filling, verdict):

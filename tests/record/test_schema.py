@@ -74,6 +74,14 @@ def test_the_reader_survives_anything(data):
         read_record(data, "record")
 
 
+@pytest.mark.parametrize("value", ["1e400", '"\\ud800"', "[" * 400 + "]" * 400, "[" * 600 + "]" * 600, "1e2"])
+def test_json_that_no_record_can_hold_is_refused(record, value):
+    text = json.dumps(record | {"machine": {"x": 0}}, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    data = text.replace('"machine":{"x":0}', f'"machine":{{"x":{value}}}').encode()
+    with pytest.raises(SchemaError):
+        read_record(data, "record")
+
+
 def test_a_record_in_other_bytes_is_refused(record):
     with pytest.raises(SchemaError, match="canonical form"):
         read_record(json.dumps(record).encode(), "record")
