@@ -10,7 +10,8 @@ from qwen3lab.nano.shapes import SHAPES
 
 # These may differ between two calls of one run; all others make it that run.
 _OF_THE_CALL = (
-    "corpus", "out", "workers", "device", "compile", "log_every", "evaluate_every", "stop_after_s", "probe_s", "commit",
+    "corpus", "out", "workers", "device", "compile", "attention", "log_every", "evaluate_every",
+    "stop_after_s", "probe_s", "commit",
 )  # fmt: skip
 
 
@@ -34,6 +35,7 @@ class TrainOptions:
     workers: int = 2
     device: str = "cpu"
     compile: bool = False
+    attention: str = "flash"  # torch's fused attention: flash or cudnn
     log_every: int = 50
     evaluate_every: int = 2000
     stop_after_s: float = 0.0  # 0: until the last step
@@ -43,6 +45,8 @@ class TrainOptions:
     def __post_init__(self) -> None:
         if self.optimizer not in ("muon", "adamw"):
             raise ValueError(f"optimizer={self.optimizer!r}, allowed: muon, adamw")
+        if self.attention not in ("flash", "cudnn"):
+            raise ValueError(f"attention={self.attention!r}, allowed: flash, cudnn")
         if self.shape not in SHAPES:
             raise ValueError(f"shape={self.shape!r}, allowed: {', '.join(SHAPES)}")
         if self.evaluate_every % self.log_every:
