@@ -114,7 +114,7 @@ def train(o: TrainOptions) -> Path | None:
     for step in range(first, o.steps):
         tokens, kinds = (x.to(device, non_blocking=True) for x in next(loader))
         with (
-            sdpa_kernel(attention, set_priority=True),
+            sdpa_kernel(_ATTENTION[o.attention], set_priority=True),
             torch.autocast(device.type, dtype, enabled=dtype != torch.float32),
         ):
             result = loss_of(network, tokens, kinds, rope, weights)
