@@ -78,8 +78,8 @@ def test_the_card_tells_the_run(trained: Path, options: TrainOptions) -> None:
     for fact in (
         "PSF licence",
         "seed 3",
-        "40 steps of 4 rows",
-        f"{40 * 4 * 256:,} tokens",
+        "30 steps of 4 rows",
+        "23,040 tokens",
         "| float32 | quote | all |",
     ):
         assert fact in card
