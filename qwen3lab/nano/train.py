@@ -26,7 +26,7 @@ from qwen3lab.nano.evaluate import evaluate, load_tasks
 from qwen3lab.nano.muon import Muon
 from qwen3lab.nano.network import Network, rope_table
 from qwen3lab.nano.options import TrainOptions
-from qwen3lab.nano.samples import KIND_NAMES, PROMPT, Sampler
+from qwen3lab.nano.samples import CONTINUATION, KIND_NAMES, PROMPT, Sampler
 from qwen3lab.nano.shapes import SHAPES
 from qwen3lab.nano.state import load_state, save_state
 
@@ -101,7 +101,8 @@ def train(o: TrainOptions) -> Path | None:
     loader = batches.loader(range(first, o.steps), o.workers, device.type == "cuda")
     loss_of = torch.compile(batch_loss, dynamic=False) if o.compile else batch_loss
     rope = rope_table(o.row_tokens, network.shape.head_dim, network.shape.rope.theta, device)
-    weights = torch.tensor([o.prompt_weight if k == PROMPT else 1.0 for k in range(len(KIND_NAMES))], device=device)
+    weights = torch.ones(len(KIND_NAMES), device=device)
+    weights[PROMPT], weights[CONTINUATION] = o.prompt_weight, o.continuation_weight
     tasks = load_tasks(o.corpus)
     log = _Log(o.out / ("probe.jsonl" if o.probe_s else "log.jsonl"))
     where = torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
