@@ -6,7 +6,7 @@ from pathlib import Path
 
 import nbformat
 
-PARAMETERS = 'profile = "smoke"\nmodel = "nano"\nblocks = None\nseed = 0\nmargin = 0.05'
+PARAMETERS = 'profile = "smoke"\nmodel = "nano"\ndtype = None\nonly = None\nblocks = None\nseed = 0\nmargin = 0.05'
 CHECK = "from qwen3lab.report import parameters\np = parameters.check(globals(), parameters.Parameters)"
 OPEN = """\
 import pandas as pd

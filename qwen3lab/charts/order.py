@@ -26,7 +26,7 @@ def drift(trials: pd.DataFrame) -> Figure:
 
     def chart(width: int) -> alt.FacetChart:
         columns = 4 if width == theme.WIDE else 2
-        panel = (width - 50) // columns - 20
+        panel = (width - 56) // columns - 18
         data = alt.Chart(kept)
         x = alt.X(
             "order:Q",

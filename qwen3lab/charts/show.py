@@ -28,7 +28,7 @@ Mode = Literal["static", "interactive"]
 
 # The figure's own layout; which drawing shows depends on the room it is given, in a page and in JupyterLab alike.
 FIGURE_CSS = """
-.q-figure{container-type:inline-size;margin:1.5rem 0;max-width:680px}
+.q-figure{container-type:inline-size;margin:1.5rem 0;max-width:740px}
 .q-figure figure{margin:.5rem 0}
 .q-figure svg{display:block;width:100%;height:auto}
 .q-figure .q-narrow{display:none}

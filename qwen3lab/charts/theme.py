@@ -19,32 +19,49 @@ GRID = "#d8dee4"  # what must be there and must not be noticed
 BAND = "#eaeef2"  # a region: margins, the prefill of an injected prompt
 NEUTRAL = "#6e7781"  # a mark that belongs to no engine
 
+# The same on a dark page, whose style sheet replaces each by its brother; so do the engines' colours.
+NIGHT = {INK: "#e6edf3", MUTED: "#9aa5b1", GRID: "#30363d", BAND: "#222a33", NEUTRAL: "#9aa5b1"}
+
 FONT = "Helvetica, Arial, sans-serif"
-WIDE, NARROW = 680, 330  # width of a figure in px: on a desk, on a phone
+WIDE, NARROW = 740, 340  # width of a figure in px: on a desk, on a phone
 
 
 @dataclass(frozen=True)
 class Look:
-    """How an engine's marks are told apart: by colour, and without it by shape (points) and dash (lines)."""
+    """How an engine's marks are told apart: by colour, and without it by shape (points) and dash (lines).
+
+    `night` is the colour on a dark page, `glyph` the shape in running text.
+    """
 
     color: str
+    night: str
     shape: str
+    glyph: str
     dash: tuple[int, int]
 
 
 ENGINES = {
-    "qwen3lab": Look("#0072b2", "circle", (1, 0)),
-    "vllm": Look("#d55e00", "square", (7, 3)),
-    "transformers": Look("#009e73", "triangle-up", (2, 2)),
-    "nano-vllm": Look("#cc79a7", "diamond", (9, 2)),
+    "qwen3lab": Look("#0072b2", "#56b4e9", "circle", "●", (1, 0)),
+    "vllm": Look("#d55e00", "#f28a3c", "square", "■", (7, 3)),
+    "transformers": Look("#009e73", "#35c79b", "triangle-up", "▲", (2, 2)),
+    "nano-vllm": Look("#cc79a7", "#dd9cc0", "diamond", "◆", (9, 2)),
 }
 
 
-def look(engine: str) -> Look:
-    """The engine's look; an engine without one is an error, since a colour that changes from page to page misleads."""
+def look(arm: str) -> Look:
+    """The look of an engine, or of an arm whose name begins with one's ("qwen3lab again").
+
+    One without is an error, since a colour that changes from page to page misleads.
+    """
+    engine = arm.split(" ")[0]
     if engine not in ENGINES:
-        raise ValueError(f"engine={engine!r} has no colour; known: {', '.join(ENGINES)}. Give it one in theme.ENGINES")
+        raise ValueError(f"arm={arm!r} has no colour; known: {', '.join(ENGINES)}. Give it one in theme.ENGINES")
     return ENGINES[engine]
+
+
+def night_colors() -> dict[str, str]:
+    """Every colour of a drawing → what stands for it on a dark page."""
+    return NIGHT | {look.color: look.night for look in ENGINES.values()}
 
 
 def present(engines: Iterable[str]) -> list[str]:
@@ -96,12 +113,12 @@ def config() -> dict[str, Any]:
         "aria": False,
         "padding": 2,
         "view": {"stroke": None},
-        "text": {"color": INK, "fontSize": 12},
+        "text": {"color": INK, "fontSize": 13},
         "axis": {
             "labelColor": MUTED,
-            "labelFontSize": 12,
+            "labelFontSize": 13,
             "titleColor": MUTED,
-            "titleFontSize": 12,
+            "titleFontSize": 13,
             "titleFontWeight": "normal",
             "titlePadding": 8,
             "gridColor": GRID,
@@ -113,12 +130,13 @@ def config() -> dict[str, Any]:
         "legend": {
             "orient": "top",
             "labelColor": INK,
-            "labelFontSize": 13,
+            "labelFontSize": 14,
             "symbolSize": 80,
             "symbolStrokeWidth": 2,
             "offset": 10,
             "padding": 0,
         },
+        "title": {"color": INK, "fontSize": 13},
         "header": {"labelColor": INK, "labelFontSize": 13, "labelFontWeight": "bold", "labelAnchor": "start"},
         "point": {"size": 60, "filled": True, "opacity": 1},
         "line": {"strokeWidth": 2},

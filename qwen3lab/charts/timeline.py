@@ -47,7 +47,7 @@ def itl_timeline(samples: pd.DataFrame, workload: str = "w6_decode_stall") -> Fi
             x = alt.X("at_s:Q", title=title, axis=alt.Axis(tickCount=5))
             row = _timeline_row(engine, slices[slices["engine"] == engine], spans[spans["engine"] == engine], x, y)
             heading = alt.Title(engine, anchor="start", offset=6)
-            rows.append(row.properties(width=width - 60, height=140, title=heading))
+            rows.append(row.properties(width=width - 66, height=140, title=heading))
         return alt.vconcat(*rows, spacing=14).resolve_scale(x="shared", y="shared")
 
     worst = slices.groupby("engine", sort=False).agg(median_ms=("median_ms", "median"), worst_ms=("worst_ms", "max"))

@@ -11,7 +11,7 @@ from __future__ import annotations
 import ast
 import difflib
 import html
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -19,6 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 PROFILES = ("smoke", "full", "h200")
 Profile = Literal["smoke", "full", "h200"]
 BLOCKS = {"smoke": 3, "full": 6, "h200": 10}
+DTYPES = {"smoke": "float32", "full": "float32", "h200": "bfloat16"}
 
 
 class ParameterError(ValueError):
@@ -30,6 +31,8 @@ class Parameters(BaseModel):
 
     profile  sizes: "smoke" takes seconds on a CPU, "full" the workloads' whole size, "h200" that on the card
     model    "nano" (ships here), a checkpoint folder or a hub id
+    dtype    of weights, activations and KV cache in both arms; None: the profile's own
+    only     ids of workloads, separated by commas; None: all of them
     blocks   ABBA blocks a workload, at least 2 for an interval; None: the profile's own
     seed     of the order of the blocks and of the bootstrap
     margin   the difference that counts as none
@@ -39,6 +42,8 @@ class Parameters(BaseModel):
 
     profile: Profile
     model: Annotated[str, Field(min_length=1)]
+    dtype: Literal["float32", "bfloat16", "float16"] | None
+    only: Annotated[str, Field(min_length=1)] | None
     blocks: Annotated[int, Field(ge=2, le=100)] | None
     seed: Annotated[int, Field(ge=0)]
     margin: Annotated[float, Field(gt=0, lt=1)]
@@ -47,6 +52,19 @@ class Parameters(BaseModel):
     def sizes(self) -> Literal["smoke", "full"]:
         """Which workloads: those of "h200" are the full ones."""
         return "smoke" if self.profile == "smoke" else "full"
+
+    @property
+    def dtype_name(self) -> str:
+        return DTYPES[self.profile] if self.dtype is None else self.dtype
+
+    def chosen(self, workloads: Sequence[str]) -> list[str]:
+        """Those of `workloads` that `only` names, in their own order; an unknown one raises ParameterError."""
+        if self.only is None:
+            return list(workloads)
+        asked = [name.strip() for name in self.only.split(",")]
+        if unknown := [name for name in asked if name not in workloads]:
+            raise ParameterError(f"only names {unknown[0]!r}; known: {', '.join(workloads)}")
+        return [workload for workload in workloads if workload in asked]
 
     @property
     def block_count(self) -> int:

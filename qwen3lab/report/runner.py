@@ -116,7 +116,7 @@ def _status(cell: Any) -> str | None:
 
 
 def _own_cells(executed: Path) -> Iterator[tuple[int, Any]]:
-    """The source's own cells with their numbers there: papermill adds its injected one, and banners where one failed."""
+    """The source's own cells with their numbers: papermill adds its injected one, and banners where one failed."""
     added = {"injected-parameters", "papermill-error-cell-tag"}
     cells = nbformat.read(executed, as_version=4).cells
     return enumerate((cell for cell in cells if not added.intersection(cell.metadata.get("tags", []))), start=1)

@@ -38,8 +38,8 @@ def test_a_round_is_sealed_with_the_executed_notebook_in_it(
         (folder / "kernel.json").write_text(json.dumps({**KERNEL, "argv": ["/bin/false"]}))
     path = notebook(tmp_path, *GOOD, "import sys\nprint(sys.prefix)")
     sealed = runner.run(path, profile="full", parameters={"margin": 1e-7, "model": "0123", "blocks": 7}, out_root=root)
-
-    assert sealed.record.parameters == {"profile": "full", "model": "0123", "blocks": 7, "seed": 0, "margin": 1e-7}
+    given = {"profile": "full", "model": "0123", "blocks": 7, "margin": 1e-7}
+    assert sealed.record.parameters == {**given, "dtype": None, "only": None, "seed": 0}
     assert sealed.record.notebook.source == "made.ipynb"
     executed = sealed.executed_notebook
     assert executed.cells[-1].outputs[0].text.strip() == sys.prefix

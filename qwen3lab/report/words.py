@@ -1,0 +1,45 @@
+"""Verdicts in words, computed: the one sentence that a page, a notebook and the command line begin with."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+WORDS = ("faster", "same", "slower", "undecided")
+TOKENS = {"identical": "identical", "near-tie": "near ties", "real": "really different", "unchecked": "not compared"}
+
+
+def headline(verdicts: Sequence[Mapping[str, Any]], metric: str | None = None) -> str:
+    """What `metric` (None: the first one) says over all workloads, and what the tokens do; for each pair of arms."""
+    if not verdicts:
+        return "Nothing was compared in this round."
+    metric = metric or verdicts[0]["metric"]
+    pairs = dict.fromkeys((v["arm_a"], v["arm_b"]) for v in verdicts)
+    sentences = []
+    for arm_a, arm_b in pairs:
+        mine = [v for v in verdicts if (v["arm_a"], v["arm_b"], v["metric"]) == (arm_a, arm_b, metric)]
+        total = f"of {len(mine)} workload{'s' if len(mine) != 1 else ''}"
+        said = _counted([v["word"] for v in mine], {word: word for word in WORDS}, total)
+        tokens = _counted([v["tokens"] for v in mine], TOKENS, "")
+        sentences.append(f"{arm_b} against {arm_a}: {said}. Their tokens: {tokens}.")
+    return " ".join(sentences)
+
+
+def predictions(predicted: Mapping[str, str], verdicts: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
+    """Each workload's predicted word beside the one found: held, failed, or open where nothing was decided."""
+    found = {v["workload"]: v["word"] for v in reversed(verdicts)}  # the first metric's verdict is the one that counts
+    rows = []
+    for workload, word in predicted.items():
+        got = found.get(workload, "not measured")
+        outcome = "held" if got == word else "open" if got in ("undecided", "not measured") else "failed"
+        rows.append({"workload": workload, "predicted": word, "found": got, "outcome": outcome})
+    return rows
+
+
+def _counted(values: Sequence[str], names: Mapping[str, str], total: str) -> str:
+    """'faster in 6 of 8 workloads, slower in 2'; the total is said once."""
+    counts = Counter(values)
+    parts = [f"{name} in {counts[value]}" for value, name in names.items() if counts[value]]
+    parts[0] = f"{parts[0]} {total}".rstrip()
+    return ", ".join(parts)
