@@ -29,13 +29,14 @@ class Browser:
 
     def __init__(self) -> None:
         assert CHROMIUM, "no Chromium; install it, or leave the tests marked `browser` out"
-        self._profile = tempfile.TemporaryDirectory(prefix="chromium-")
+        self._profile = tempfile.TemporaryDirectory(prefix="chromium-", ignore_cleanup_errors=True)
         their_read, self._write = os.pipe()
         self._read, their_write = os.pipe()
         command = [CHROMIUM, *FLAGS, f"--user-data-dir={self._profile.name}", "--remote-debugging-pipe", "about:blank"]
         self._process = subprocess.Popen(  # Chromium reads its pipe at descriptor 3 and writes at 4
             ["sh", "-c", f'exec "$@" 3<&{their_read} 4>&{their_write}', "sh", *command],
             pass_fds=(their_read, their_write),
+            env={**os.environ, "TMPDIR": self._profile.name},  # what it leaves behind goes with the profile
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )
@@ -74,8 +75,13 @@ class Browser:
         return to
 
     def close(self) -> None:
-        self._process.kill()
-        self._process.wait()
+        self._session = None
+        self.call("Browser.close")
+        try:
+            self._process.wait(10)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
         os.close(self._read)
         os.close(self._write)
         self._profile.cleanup()

@@ -16,7 +16,7 @@ _IDLE = re.compile(r' (?:class|role|aria-[a-z]+|pointer-events)="[^"]*"| opacity
 
 
 def draw(spec: Spec, prefix: str) -> str:
-    """Vega-Lite as an SVG element without a fixed size; its ids are numbered from 1 under `prefix`.
+    """Vega-Lite as an SVG element that shrinks with its room; its ids are numbered from 1 under `prefix`.
 
     vl-convert numbers clip paths through the life of the process, so the same chart would differ from one call to the
     next, and two charts in one page could clip each other. A spec is never allowed to fetch data.
@@ -28,9 +28,8 @@ def draw(spec: Spec, prefix: str) -> str:
     for old, new in ids.items():
         svg = svg.replace(f'id="{old}"', f'id="{new}"').replace(f"url(#{old})", f"url(#{new})")
     svg = re.sub(r"<[^>]+>", lambda tag: _IDLE.sub("", tag[0]), svg)
-    return re.sub(
-        r'^<svg ([^>]*?) width="[\d.]+" height="[\d.]+"', r'<svg aria-hidden="true" focusable="false" \1', svg
-    )
+    size = r'^<svg ([^>]*?) width="([\d.]+)" height="[\d.]+"'
+    return re.sub(size, r'<svg aria-hidden="true" focusable="false" style="max-width:\2px" \1', svg)
 
 
 @cache

@@ -86,7 +86,7 @@ def throughput(trials: pd.DataFrame) -> Figure:
 
     trials  one row a trial: workload, engine, warmup, health, output_tok_per_s
     """
-    kept = measured(trials)[["workload", "engine", "output_tok_per_s"]].copy()
+    kept = measured(trials).sort_values("workload", kind="stable")[["workload", "engine", "output_tok_per_s"]].copy()
     kept["short"] = kept["workload"].map(short_name)
     engines = theme.present(kept["engine"])
     by = kept.groupby(["workload", "short", "engine"], sort=False)["output_tok_per_s"]

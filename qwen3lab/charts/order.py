@@ -9,6 +9,8 @@ from qwen3lab.charts import theme
 from qwen3lab.charts.gap import records, short_name
 from qwen3lab.charts.show import Figure, show
 
+LOG_FROM = 3.0
+
 
 def drift(trials: pd.DataFrame) -> Figure:
     """One small panel a workload. A trend is drift, which alternation cancels; a lone point is a disturbed trial.
@@ -23,6 +25,11 @@ def drift(trials: pd.DataFrame) -> Figure:
     engines = theme.present(kept["engine"])
     flagged = int((kept["health"] != "pass").sum())
     spread = kept.groupby("engine", sort=False)["relative"].agg(["min", "max"])
+    low, high = kept["relative"].min(), kept["relative"].max()
+    scale, axis = alt.Scale(zero=False, padding=8), alt.Axis(format="~%", tickCount=3)
+    if high > LOG_FROM * low:  # a platform that swings by so much would hide all else
+        scale = alt.Scale(type="log", nice=False, padding=8)
+        axis = alt.Axis(format="~%", values=theme.log_ticks(low, high, most=4))
 
     def chart(width: int) -> alt.FacetChart:
         columns = 4 if width == theme.WIDE else 2
@@ -34,9 +41,7 @@ def drift(trials: pd.DataFrame) -> Figure:
             scale=alt.Scale(nice=False, padding=6),
             axis=alt.Axis(tickMinStep=1, tickCount=4, grid=False),
         )
-        y = alt.Y(
-            "relative:Q", title=None, scale=alt.Scale(zero=False, padding=8), axis=alt.Axis(format="~%", tickCount=3)
-        )
+        y = alt.Y("relative:Q", title=None, scale=scale, axis=axis)
         tooltip = ["workload", "engine", "block_id", "slot", alt.Tooltip("wall_s:Q", format=".4g"), "health"]
         shown = data.encode(x=x, y=y, color=theme.color(engines), shape=theme.shape(engines), tooltip=tooltip)
         passed = shown.transform_filter("datum.health === 'pass'").mark_point(size=45)
@@ -53,9 +58,9 @@ def drift(trials: pd.DataFrame) -> Figure:
         title="Each trial's time against its engine's median, in the order they ran",
         alt=f"Time of {len(kept)} trials relative to the median of the same engine and workload, in running order. "
         + "; ".join(f"{r['engine']}: {r['min']:.0%} to {r['max']:.0%}" for r in records(spread.reset_index()))
-        + f". {flagged} trials were flagged by the health gate.",
+        + f". {flagged} trials were flagged or rejected by the health gate.",
         caption="From left to right in running order; 100 % is the engine's own median. "
-        + (f"{flagged} of {len(kept)} trials, drawn hollow, ran on a platform the health gate flagged." if flagged else
+        + (f"The health gate flagged or rejected {flagged} of {len(kept)} trials, drawn hollow." if flagged else
            "The health gate passed every trial."),
         table=kept[["workload", "engine", "block_id", "slot", "wall_s", "relative", "health"]],
     )  # fmt: skip

@@ -155,7 +155,7 @@ def _spec(chart: Any, width: int, title: str) -> Spec:
         raise ValueError(f"{title}: more than 5000 rows of data; aggregate before drawing") from error
     spec.pop("config", None)  # altair's own defaults; the theme is applied when the figure is drawn
     if not {"facet", "concat", "hconcat", "vconcat", "repeat"} & spec.keys():
-        spec.update(width=width, autosize={"type": "fit", "contains": "padding"})
+        spec.update(width=width, autosize={"type": "fit-x", "contains": "padding"})
     return spec
 
 

@@ -33,6 +33,7 @@ def itl_timeline(samples: pd.DataFrame, workload: str = "w6_decode_stall") -> Fi
     trials = {engine: _typical_trial(kept[kept["engine"] == engine]) for engine in engines}
     slices = pd.concat([_slices(trial).assign(engine=engine) for engine, trial in trials.items()], ignore_index=True)
     spans = pd.concat([_injected(trial).assign(engine=engine) for engine, trial in trials.items()], ignore_index=True)
+    spans["late"] = spans["from_s"] > slices["at_s"].max() / 2
 
     def chart(width: int) -> alt.VConcatChart:
         y = alt.Y(
@@ -172,7 +173,13 @@ def _timeline_row(engine: str, slices: pd.DataFrame, spans: pd.DataFrame, x: alt
         span.mark_rule(strokeDash=[4, 3]).encode(x="from_s:Q"),
         gaps.mark_line(color=look.color, interpolate="step-before").encode(x=x, y="median_ms:Q"),
         gaps.mark_point(color=look.color, shape=look.shape, size=22, filled=False).encode(x=x, y=y, tooltip=tooltip),
-        span.mark_text(align="left", dx=5, color=theme.MUTED).encode(x="from_s:Q", y=alt.value(8), text="label:N"),
+        *(
+            # The label stands on the side with more room.
+            span.transform_filter(f"datum.late === {late}")
+            .mark_text(align=align, dx=dx, color=theme.MUTED)
+            .encode(x="from_s:Q", y=alt.value(8), text="label:N")
+            for late, align, dx in (("false", "left", 5), ("true", "right", -5))
+        ),
     )
 
 

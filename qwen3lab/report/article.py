@@ -66,10 +66,11 @@ def _may(tag: str, name: str, value: str) -> bool:
 
 
 def _readable(notebook: Any) -> Any:
-    """A copy without the title's line and without progress bars, which a widget leaves as a line of text."""
+    """A copy without the title's line, papermill's cell (its values are shown) and a progress widget's line of text."""
     notebook = copy.deepcopy(notebook)
     if notebook.cells and notebook.cells[0].cell_type == "markdown":
         notebook.cells[0].source = re.sub(r"\A# .*\n*", "", notebook.cells[0].source)
+    notebook.cells = [c for c in notebook.cells if "injected-parameters" not in c.metadata.get("tags", [])]
     for cell in notebook.cells:
         if cell.cell_type == "code":
             cell.outputs = [output for output in cell.outputs if WIDGET_MIME not in output.get("data", {})]

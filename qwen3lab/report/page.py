@@ -17,6 +17,7 @@ from qwen3lab.report.words import headline
 
 Facts = list[tuple[str, str]]
 GIB = 1 << 30
+COMPARISON = ("arm_a", "arm_b", "metric")
 
 
 @dataclass(frozen=True)
@@ -45,26 +46,34 @@ class Page:
         return [{**v, "ahead": {"faster": v["arm_b"], "slower": v["arm_a"]}.get(v["word"])} for v in rows]
 
     @property
+    def comparisons(self) -> list[list[dict[str, Any]]]:
+        """The verdicts by metric and pair of arms; the first group is what the round is about."""
+        groups: dict[tuple[str, ...], list[dict[str, Any]]] = {}
+        for verdict in self.verdicts:
+            groups.setdefault(tuple(verdict[key] for key in COMPARISON), []).append(verdict)
+        return list(groups.values())
+
+    @property
     def headline(self) -> str:
-        return headline(self.verdicts)
+        return headline(self.comparisons[0] if self.comparisons else [])
 
 
 def context(page: Page, siblings: Sequence[Page], mode: Mode) -> dict[str, Any]:
     """What round.html.j2 needs."""
     record = page.round.record
-    verdicts = page.verdicts
-    metrics = list(dict.fromkeys(v["metric"] for v in verdicts))
-    groups = {metric: [v for v in verdicts if v["metric"] == metric] for metric in metrics}
-    captions = {metric: _caption(record.metrics[metric], group) for metric, group in groups.items()}
     return {
         "round": record,
         "sha256": page.round.sha256,
         "sums": page.round.sums,
         "headline": page.headline,
-        "main_verdicts": groups[metrics[0]] if metrics else [],
-        "main_caption": captions[metrics[0]] if metrics else "",
-        "other_verdicts": [(metric, groups[metric]) for metric in metrics[1:]],
-        "captions": captions,
+        "groups": [
+            {
+                "title": title(group[0], page.comparisons[0][0]),
+                "caption": _caption(record.metrics[group[0]["metric"]], group),
+                "verdicts": group,
+            }
+            for group in page.comparisons
+        ],
         "siblings": siblings,
         "article": body(page.round, mode),
         "machine": machine_facts(page.round),
@@ -73,6 +82,13 @@ def context(page: Page, siblings: Sequence[Page], mode: Mode) -> dict[str, Any]:
         "libraries": sorted(record.libraries.items()),
         "source": source_facts(page.round),
     }
+
+
+def title(verdict: Mapping[str, Any], first: Mapping[str, Any]) -> str:
+    """What sets a group of verdicts apart from the first one: another metric, or another pair of arms."""
+    if (verdict["arm_a"], verdict["arm_b"]) == (first["arm_a"], first["arm_b"]):
+        return f"The same by {verdict['metric']}"
+    return f"{verdict['arm_b']} against {verdict['arm_a']}, by {verdict['metric']}"
 
 
 def body(sealed: SealedRound, mode: Mode) -> str:
@@ -86,12 +102,8 @@ def body(sealed: SealedRound, mode: Mode) -> str:
 
 def drawn_from_frames(sealed: SealedRound) -> list[Figure]:
     """The charts that a comparison's frames and verdicts are enough for."""
-    record, figures = sealed.record, []
-    verdicts = [v.model_dump() for v in sealed.verdicts]
-    pairs = dict.fromkeys((v["metric"], v["arm_a"], v["arm_b"]) for v in verdicts)
-    for metric, arm_a, arm_b in pairs:
-        mine = [v for v in verdicts if (v["arm_a"], v["arm_b"]) == (arm_a, arm_b)]
-        figures.append(charts.ratio_forest(mine, metric))
+    record = sealed.record
+    figures = [charts.ratio_forest(group, group[0]["metric"]) for group in Page(sealed, "").comparisons]
     if _has(sealed, "trials", "workload", "engine", "warmup", "health", "output_tok_per_s", "wall_s", "block_id"):
         trials = sealed.frame("trials")
         figures += [charts.throughput(trials), charts.drift(trials)]

@@ -38,6 +38,10 @@ class NotebookFailed(RuntimeError):
     """A notebook that did not measure what it was asked to: which, where, and where its remains are."""
 
 
+class UnknownParameter(NotebookFailed, ValueError):
+    """A parameter that the notebook's parameters cell does not have."""
+
+
 def run(
     notebook: str | Path,
     profile: str | None = None,
@@ -93,7 +97,7 @@ def check_source(path: Path, given: Mapping[str, Any]) -> None:
         if name not in known:
             near = difflib.get_close_matches(name, known, n=1)
             hint = f"did you mean {near[0]!r}? " if near else ""
-            raise NotebookFailed(f"{path.name}: unknown parameter {name!r}; {hint}It takes {', '.join(known)}")
+            raise UnknownParameter(f"{path.name}: unknown parameter {name!r}; {hint}It takes {', '.join(known)}")
 
 
 def check_executed(source_path: Path, executed: Path) -> None:

@@ -65,7 +65,7 @@ def index_context(sealed: Sequence[SealedRound], pages: Sequence[Page], mode: Mo
     files = {page.round.record.round: page.file for page in pages}
     return {
         "newest": newest,
-        "forest": charts.ratio_forest(_main_verdicts(newest)).html(mode) if newest else "",
+        "forest": charts.ratio_forest(newest.comparisons[0]).html(mode) if newest else "",
         "matrix": matrix(sorted(pages, key=lambda page: page.file)),
         "ladder": [
             {
@@ -95,15 +95,9 @@ def matrix(pages: Sequence[Page]) -> dict[str, Any]:
     columns = [
         {"file": p.file, "variant": p.variant, "profile": p.profile, "rival": p.verdicts[0]["arm_a"]} for p in compared
     ]
-    found = [{v["workload"]: v for v in _main_verdicts(page)} for page in compared]
+    found = [{v["workload"]: v for v in page.comparisons[0]} for page in compared]
     workloads = sorted({workload for verdicts in found for workload in verdicts})
     return {"columns": columns, "rows": [(w, [verdicts.get(w) for verdicts in found]) for w in workloads]}
-
-
-def _main_verdicts(page: Page) -> list[dict[str, Any]]:
-    """Those of the first metric and of the first pair of arms."""
-    first = page.verdicts[0]
-    return [v for v in page.verdicts if all(v[key] == first[key] for key in ("metric", "arm_a", "arm_b"))]
 
 
 def _environment(mode: Mode) -> jinja2.Environment:

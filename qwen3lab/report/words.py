@@ -10,20 +10,17 @@ WORDS = ("faster", "same", "slower", "undecided")
 TOKENS = {"identical": "identical", "near-tie": "near ties", "real": "really different", "unchecked": "not compared"}
 
 
-def headline(verdicts: Sequence[Mapping[str, Any]], metric: str | None = None) -> str:
-    """What `metric` (None: the first one) says over all workloads, and what the tokens do; for each pair of arms."""
+def headline(verdicts: Sequence[Mapping[str, Any]]) -> str:
+    """What the first metric of the first pair of arms says over its workloads, and what the tokens do."""
     if not verdicts:
         return "Nothing was compared in this round."
-    metric = metric or verdicts[0]["metric"]
-    pairs = dict.fromkeys((v["arm_a"], v["arm_b"]) for v in verdicts)
-    sentences = []
-    for arm_a, arm_b in pairs:
-        mine = [v for v in verdicts if (v["arm_a"], v["arm_b"], v["metric"]) == (arm_a, arm_b, metric)]
-        total = f"of {len(mine)} workload{'s' if len(mine) != 1 else ''}"
-        said = _counted([v["word"] for v in mine], {word: word for word in WORDS}, total)
-        tokens = _counted([v["tokens"] for v in mine], TOKENS, "")
-        sentences.append(f"{arm_b} against {arm_a}: {said}. Their tokens: {tokens}.")
-    return " ".join(sentences)
+    arm_a, arm_b, metric = (verdicts[0][key] for key in ("arm_a", "arm_b", "metric"))
+    mine = [v for v in verdicts if (v["arm_a"], v["arm_b"], v["metric"]) == (arm_a, arm_b, metric)]
+    said = _counted(
+        [v["word"] for v in mine], {word: word for word in WORDS}, f"of {len(mine)} workload{'s'[: len(mine) != 1]}"
+    )
+    tokens = _counted([v["tokens"] for v in mine], TOKENS, "")
+    return f"{arm_b} against {arm_a}: {said}. Their tokens: {tokens}."
 
 
 def predictions(predicted: Mapping[str, str], verdicts: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
