@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -68,15 +68,15 @@ SIZES: dict[str, dict[str, Sizes]] = {
 }
 
 
-def write_all(model_dir: Path = NANO, root: Path = ROOT) -> list[Path]:
-    """Write every workload of every profile for the tokenizer of `model_dir`; the paths written."""
+def write_all(model_dir: Path = NANO, root: Path = ROOT, profiles: Sequence[str] = PROFILES) -> list[Path]:
+    """Write every workload of `profiles` for the tokenizer of `model_dir`; the paths written."""
     from qwen3lab.model.tokenizer import Tokenizer
 
     encode = Tokenizer.from_dir(model_dir).encode
     tokenizer_sha256 = file_sha256(model_dir / "tokenizer.json")
     corpus = tasks.Corpus.from_stdlib()
     written = []
-    for profile in PROFILES:
+    for profile in profiles:
         (root / profile).mkdir(parents=True, exist_ok=True)
         for id in IDS:
             path = root / profile / f"{id}.json"

@@ -54,22 +54,20 @@ class Channel:
             self.say("beat", steps=self._steps)
 
 
-def serve(driver: Driver, commands: queue.SimpleQueue[dict[str, Any]], channel: Channel) -> None:
-    """Answer commands until the process ends. A command that fails is answered with its error; the next is served."""
-    while True:
-        command = commands.get()
-        try:
-            if command["op"] == "run":
-                channel.say("result", **run(driver, command["requests"], channel))
-            elif command["op"] == "score":
-                if not isinstance(driver, Oracle):
-                    raise EngineError(f"{driver.describe()['engine']} cannot score; the oracle is transformers")
-                scores = driver.score(command["prompt"], command["continuation"])
-                channel.say("scores", scores=[[s.chosen, s.best, s.second, s.best_id] for s in scores])
-            else:
-                channel.say("error", error=f"unknown op {command['op']!r}")
-        except Exception as error:
-            channel.say("error", error=f"{type(error).__name__}: {error}")
+def answer(driver: Driver, command: dict[str, Any], channel: Channel) -> None:
+    """Answer one command; one that fails is answered with its error."""
+    try:
+        if command["op"] == "run":
+            channel.say("result", **run(driver, command["requests"], channel))
+        elif command["op"] == "score":
+            if not isinstance(driver, Oracle):
+                raise EngineError(f"{driver.describe()['engine']} cannot score; the oracle is transformers")
+            scores = driver.score(command["prompt"], command["continuation"])
+            channel.say("scores", scores=[[s.chosen, s.best, s.second, s.best_id] for s in scores])
+        else:
+            raise EngineError(f"op {command['op']!r} is not known, allowed: run, score")
+    except Exception as error:
+        channel.say("error", error=f"{type(error).__name__}: {error}")
 
 
 def run(driver: Driver, raw_requests: list[dict[str, Any]], channel: Channel) -> dict[str, Any]:
@@ -136,7 +134,8 @@ def main() -> None:
         channel.say("error", error=f"{type(error).__name__}: {error}")
         raise
     channel.say("ready", protocol=PROTOCOL, facts=facts)
-    serve(driver, commands, channel)
+    while True:
+        answer(driver, commands.get(), channel)
 
 
 if __name__ == "__main__":

@@ -220,8 +220,9 @@ def test_a_rejected_block_is_run_again_a_bounded_number_of_times(monkeypatch):
     assert "no repeats are left" in s.log[-1].health.reasons[-1]
 
 
-def test_an_arm_against_itself(chaotic, monkeypatch):
-    monkeypatch.setattr(session, "PATIENCE_S", 0.0)
-    found = abba.control(Arm("ours", "qwen3lab", chaotic, FP32, threads=1), [ONE], blocks=1, progress=False)
-    assert found.verdicts[0].tokens == "identical"
-    assert (found.verdicts[0].arm_a, found.verdicts[0].arm_b) == ("ours", "ours again")
+def test_the_control_is_the_arm_against_a_second_process_of_itself(monkeypatch):
+    seen = []
+    monkeypatch.setattr(abba, "compare", lambda *arguments, **options: seen.append((arguments, options)))
+    arm = Arm("ours", "qwen3lab", "nowhere", FP32, threads=1)
+    abba.control(arm, [ONE], blocks=4, seed=3)
+    assert seen == [((arm, replace(arm, name="ours again"), [ONE], 4), {"seed": 3})]

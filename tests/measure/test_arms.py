@@ -33,7 +33,7 @@ def test_a_run_over_the_pipe_is_the_drivers_own(ours, chaotic):
     start = time.perf_counter()
     result = ours.run(MIXED)
     outside_s = time.perf_counter() - start
-    here = open_driver("qwen3lab", str(chaotic), FP32).run(MIXED, lambda: None)
+    here = open_driver("qwen3lab", str(chaotic), FP32 | {"num_kv_blocks": 512}).run(MIXED, lambda: None)
     assert [r.token_ids for r in result.requests] == [r.token_ids for r in here]
     assert [r.token_ids for r in ours.run(MIXED).requests] == [r.token_ids for r in here]
     assert max(r.token_times_s[-1] for r in result.requests) <= outside_s
@@ -47,12 +47,6 @@ def test_facts_say_what_ran(ours):
     assert os.sep + "tmp" not in str(facts) and os.path.expanduser("~") not in str(facts)
 
 
-def test_an_engine_that_is_no_oracle_says_so(chaotic):
-    with ArmProcess(Arm("ours", "qwen3lab", chaotic, FP32, threads=1)) as arm:
-        with pytest.raises(ArmFailed, match=r"arm 'ours' reports .*qwen3lab cannot score"):
-            arm.score((1, 2), (3,))
-
-
 # ── what goes wrong ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -64,9 +58,9 @@ def test_a_worker_killed_in_a_run_is_named(chaotic):
 
 
 def test_a_worker_that_hangs_is_ended(chaotic):
-    with ArmProcess(Arm("sleeper", "qwen3lab", chaotic, FP32, threads=1), silence_timeout_s=3.0) as arm:
+    with ArmProcess(Arm("sleeper", "qwen3lab", chaotic, FP32, threads=1), silence_timeout_s=2.0) as arm:
         threading.Timer(0.2, os.kill, (arm.pid, signal.SIGSTOP)).start()
-        with pytest.raises(ArmFailed, match=r"arm 'sleeper' has said nothing for 3 s \(still running, killed\)"):
+        with pytest.raises(ArmFailed, match=r"arm 'sleeper' has said nothing for 2 s \(still running, killed\)"):
             arm.run([WorkloadRequest((1, 2, 3), 8000)])
         with pytest.raises(ProcessLookupError):
             os.kill(arm.pid, 0)

@@ -13,6 +13,7 @@ from qwen3lab.measure.engines import EngineError, open_driver, versions
 from qwen3lab.measure.workloads import WorkloadRequest
 
 FP32 = {"dtype": "float32"}
+SMALL = {"qwen3lab": FP32 | {"num_kv_blocks": 512}, "transformers": FP32}  # this process poisons all of a pool
 MIXED = [
     WorkloadRequest((5, 9, 2, 40, 7, 7, 301), 12),
     WorkloadRequest((17,), 5),
@@ -35,7 +36,7 @@ STALL = [WorkloadRequest((50 + i, 60), 10) for i in range(3)] + [WorkloadRequest
 
 @pytest.fixture(scope="module")
 def ours(chaotic):
-    return open_driver("qwen3lab", str(chaotic), FP32)
+    return open_driver("qwen3lab", str(chaotic), SMALL["qwen3lab"])
 
 
 @pytest.fixture(scope="module")
@@ -106,14 +107,14 @@ def test_eos_is_ignored_and_a_sampling_default_is_overruled(tmp_path, engine):
     """Token 10 is EOS and comes third; generation_config would also sample, penalise and stop."""
     generation = {"eos_token_id": [10], "do_sample": True, "temperature": 5.0, "repetition_penalty": 3.0, "top_k": 50}
     path = checkpoints.markov(tmp_path, eos_token_id=10, generation=generation)
-    driver = open_driver(engine, str(path), FP32)
+    driver = open_driver(engine, str(path), SMALL[engine])
     assert ids(driver, [WorkloadRequest((7,), 8), WorkloadRequest((9,), 3)]) == [tuple(range(8, 16)), (10, 11, 12)]
 
 
 @pytest.mark.parametrize("engine", ["qwen3lab", "transformers"])
 def test_every_engine_step_beats(markov, engine):
     beats = []
-    open_driver(engine, str(markov), FP32).run([WorkloadRequest((7, 8), 9)], lambda: beats.append(1))
+    open_driver(engine, str(markov), SMALL[engine]).run([WorkloadRequest((7, 8), 9)], lambda: beats.append(1))
     assert len(beats) == 9
 
 
@@ -149,9 +150,22 @@ def test_a_request_the_engine_ends_with_an_error_is_one(tmp_path):
     config = checkpoints.config()
     tensors = checkpoints.random_tensors(config)
     tensors["lm_head.weight"] = tensors["lm_head.weight"] * 1e38
-    driver = open_driver("qwen3lab", str(checkpoints.write(tmp_path, config, tensors)), FP32)
+    driver = open_driver("qwen3lab", str(checkpoints.write(tmp_path, config, tensors)), SMALL["qwen3lab"])
     with pytest.raises(EngineError, match="request 0: the model gave non-finite logits"):
         driver.run([WorkloadRequest((1, 2), 4)], quiet)
+
+
+def test_an_engine_that_is_no_oracle_and_an_unknown_command_are_answered_with_an_error(ours):
+    wire = io.StringIO()
+    channel = worker.Channel(wire)
+    worker.answer(ours, {"op": "score", "prompt": [1], "continuation": [2]}, channel)
+    worker.answer(ours, {"op": "dance"}, channel)
+    worker.answer(ours, {"op": "run", "requests": [{"prompt_token_ids": [1, 9999], "max_tokens": 1}]}, channel)
+    errors = [json.loads(line)["error"] for line in wire.getvalue().splitlines()]
+    assert errors[0] == "EngineError: qwen3lab cannot score; the oracle is transformers"
+    assert "'dance' is not known, allowed: run, score" in errors[1]
+    assert errors[2].startswith("KeyError")
+    assert ids(ours, MIXED[:1]), "and it serves the next"
 
 
 def test_versions_leave_out_what_is_not_installed():

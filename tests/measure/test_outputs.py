@@ -68,7 +68,7 @@ def test_the_coarser_dtype_sets_the_limit():
 def dumped(chaotic, tmp_path_factory):
     """Three folders: fp32 outputs, the same again, and one with an id that no rounding explains."""
     workload = Workload.of("mine", "smoke", [ASKED, WorkloadRequest((8, 8, 1), 6)])
-    driver = open_driver("qwen3lab", str(chaotic), {"dtype": "float32"})
+    driver = open_driver("qwen3lab", str(chaotic), {"dtype": "float32", "num_kv_blocks": 512})
     ids = [list(r.token_ids) for r in driver.run(workload.requests, lambda: None)]
     root = tmp_path_factory.mktemp("dumps")
     wrong = [ids[0], [*ids[1][:2], (ids[1][2] + 1) % 512, *ids[1][3:]]]
