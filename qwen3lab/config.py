@@ -226,7 +226,7 @@ class EngineConfig:
     max_num_batched_tokens  prompt tokens a step may prefill; a longer prompt gets a step of its own
     max_num_seqs            rows a step may hold
     max_model_len           longest prompt + output; None is the longest its positions serve
-    block_size              tokens a KV page holds; None is 16
+    block_size              tokens a KV page holds; None is 16 on a card, 128 on a CPU
     num_kv_blocks           KV pages; None sizes the pool (see engine.runner.pool_pages)
     gpu_memory_utilization  share of a card's memory that weights and KV pool may take together
     seed                    of requests that sample and bring no seed of their own

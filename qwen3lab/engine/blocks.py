@@ -20,9 +20,9 @@ class BlockPool:
             raise ValueError(f"page_size={page_size}, must be at least 1")
         self.num_pages = num_pages
         self.page_size = page_size
-        # A stack, lowest page on top: pages just freed are used again first, while caches still hold them.
-        self._free = list(range(num_pages - 1, PADDING_PAGE, -1))
-        self._is_free = bytearray([0] + [1] * (num_pages - 1))
+        # A stack from which any page can be taken (a dict keeps order): pages just freed are used again first, while
+        # caches still hold them, unless the one that continues a row is free.
+        self._free = dict.fromkeys(range(num_pages - 1, PADDING_PAGE, -1))
 
     @property
     def num_free(self) -> int:
@@ -41,25 +41,30 @@ class BlockPool:
         """Pages that `num_tokens` tokens fill."""
         return -(-num_tokens // self.page_size)
 
-    def allocate(self, count: int) -> list[int]:
-        """Take `count` pages; the caller has checked `num_free`."""
+    def allocate(self, count: int, after: int | None = None) -> list[int]:
+        """Take `count` pages; the caller has checked `num_free`.
+
+        Each follows the one before it, the first one `after`, where that page is free: a backend that can reads a run
+        of pages in place instead of gathering them.
+        """
         if count > len(self._free):
             raise AssertionError(f"asked for {count} pages with {len(self._free)} free")
-        if count == 0:
-            return []
-        pages = self._free[: -count - 1 : -1]
-        del self._free[-count:]
-        for page in pages:
-            self._is_free[page] = 0
+        pages: list[int] = []
+        while len(pages) < count:
+            if after is not None and after + 1 in self._free:
+                after += 1
+                del self._free[after]
+            else:
+                after, _ = self._free.popitem()
+            pages.append(after)
         return pages
 
     def free(self, pages: Sequence[int]) -> None:
         """Give pages back. Freeing a page twice, or the padding page, is a bug here and raises AssertionError."""
         for page in reversed(pages):
-            if page == PADDING_PAGE or self._is_free[page]:
+            if page == PADDING_PAGE or page in self._free:
                 raise AssertionError(f"page {page} freed while it is {'padding' if page == PADDING_PAGE else 'free'}")
-            self._is_free[page] = 1
-            self._free.append(page)
+            self._free[page] = None
 
     def check_integrity(self, owned: Iterable[Sequence[int]]) -> None:
         """Walk every page: each is free, or owned by exactly one of the `owned` lists, or the padding page."""
@@ -69,13 +74,8 @@ class BlockPool:
                 owners[page] += 1
         if owners[PADDING_PAGE]:
             raise AssertionError("the padding page is owned by a request")
-        free = set(self._free)
-        if len(free) != len(self._free):
-            raise AssertionError("a page is on the free list twice")
         for page in range(1, self.num_pages):
-            is_free = page in free
-            if is_free != bool(self._is_free[page]):
-                raise AssertionError(f"page {page}: free list and flag disagree")
+            is_free = page in self._free
             if owners[page] + is_free != 1:
                 state = "free" if is_free else "not free"
                 raise AssertionError(f"page {page}: {owners[page]} owners and {state} (leaked or owned twice)")

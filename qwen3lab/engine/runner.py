@@ -20,7 +20,8 @@ from qwen3lab.model.qwen3 import Qwen3
 from qwen3lab.model.rope import RotaryEmbedding
 
 GIB = 2**30
-DEFAULT_PAGE_SIZE = 16
+# On a CPU a row is read in place as long as its pages follow one another, so they are large there.
+PAGE_SIZE = {"cuda": 16, "cpu": 128}
 HOST_POOL_BYTES = 2 * GIB  # most a KV pool takes of a CPU's memory unless num_kv_blocks says otherwise
 
 
@@ -51,7 +52,7 @@ class Runner:
     def __init__(self, path: Path, model_config: ModelConfig, config: EngineConfig) -> None:
         self.device = _device(config.device)
         self.dtype = getattr(torch, model_config.dtype if config.dtype == "auto" else config.dtype)
-        self.page_size = config.block_size or DEFAULT_PAGE_SIZE
+        self.page_size = config.block_size or PAGE_SIZE[self.device.type]
         max_model_len = config.max_model_len or model_config.max_context
         if max_model_len > model_config.max_context:
             raise ValueError(

@@ -120,7 +120,7 @@ class Scheduler:
             if needed > self.pool.num_free:
                 self._preempt(request)
                 break
-            request.pages += self.pool.allocate(needed)
+            request.pages += self.pool.allocate(needed, after=request.pages[-1])
             rows.append(Row(request, start=request.num_computed, num_new=request.num_uncomputed))
         return rows
 

@@ -21,7 +21,7 @@ def mixed_prompts(count: int, vocab: int, longest: int, seed: int = 0) -> list[l
 
 
 def generated(path: Path, prompts: list[list[int]], max_tokens: int, **options) -> list[list[int]]:
-    llm = LLM(path, dtype="float32", **({"num_kv_blocks": 600} | options))
+    llm = LLM(path, dtype="float32", **({"num_kv_blocks": 600, "block_size": 16} | options))
     params = SamplingParams(max_tokens=max_tokens, ignore_eos=True)
     completions = llm.generate(prompts, params, use_tqdm=False)
     llm._scheduler.check_integrity()
