@@ -46,7 +46,7 @@ METRICS: dict[str, Metric] = {
     for metric in (
         Metric(
             "wall_s", "s", "last token of the run on the host − start of the run", "trial",
-            {"vllm": "elapsed_time", "aiperf": "benchmark_duration"},
+            {"vllm": "duration", "aiperf": "benchmark_duration"},
         ),
         Metric(
             "output_tok_per_s", "tokens/s", "Σ output tokens / wall_s", "trial",
