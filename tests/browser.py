@@ -9,6 +9,7 @@ import os
 import select
 import shutil
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -22,6 +23,13 @@ FLAGS = [
     "--proxy-server=127.0.0.1:9", "--host-resolver-rules=MAP * ~NOTFOUND",
 ]  # fmt: skip
 TIMEOUT_S = 60.0
+# Chromium reads its pipe at descriptor 3 and writes at 4.
+EXEC = """
+import fcntl, os, sys
+ends = [fcntl.fcntl(int(end), fcntl.F_DUPFD, 10) for end in sys.argv[1:3]]
+os.dup2(ends[0], 3), os.dup2(ends[1], 4)
+os.execv(sys.argv[3], sys.argv[3:])
+"""
 
 
 class Browser:
@@ -33,8 +41,8 @@ class Browser:
         their_read, self._write = os.pipe()
         self._read, their_write = os.pipe()
         command = [CHROMIUM, *FLAGS, f"--user-data-dir={self._profile.name}", "--remote-debugging-pipe", "about:blank"]
-        self._process = subprocess.Popen(  # Chromium reads its pipe at descriptor 3 and writes at 4
-            ["sh", "-c", f'exec "$@" 3<&{their_read} 4>&{their_write}', "sh", *command],
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", EXEC, str(their_read), str(their_write), *command],
             pass_fds=(their_read, their_write),
             env={**os.environ, "TMPDIR": self._profile.name},  # what it leaves behind goes with the profile
             stdout=subprocess.DEVNULL,

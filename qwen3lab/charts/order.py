@@ -10,6 +10,7 @@ from qwen3lab.charts.gap import records, short_name
 from qwen3lab.charts.show import Figure, show
 
 LOG_FROM = 3.0
+SPACING = 14
 
 
 def drift(trials: pd.DataFrame) -> Figure:
@@ -33,7 +34,7 @@ def drift(trials: pd.DataFrame) -> Figure:
 
     def chart(width: int) -> alt.FacetChart:
         columns = 4 if width == theme.WIDE else 2
-        panel = (width - 56) // columns - 18
+        panel = (width - 56 - SPACING * (columns - 1)) // columns
         data = alt.Chart(kept)
         x = alt.X(
             "order:Q",
@@ -44,13 +45,16 @@ def drift(trials: pd.DataFrame) -> Figure:
         y = alt.Y("relative:Q", title=None, scale=scale, axis=axis)
         tooltip = ["workload", "engine", "block_id", "slot", alt.Tooltip("wall_s:Q", format=".4g"), "health"]
         shown = data.encode(x=x, y=y, color=theme.color(engines), shape=theme.shape(engines), tooltip=tooltip)
-        passed = shown.transform_filter("datum.health === 'pass'").mark_point(size=45)
-        hollow = shown.transform_filter("datum.health !== 'pass'").mark_point(size=45, filled=False, strokeWidth=1.5)
+        marks = [
+            shown.transform_filter(f"datum.health {sign} 'pass'").mark_point(size=45, filled=filled, strokeWidth=1.5)
+            for sign, filled, there in (("===", True, flagged < len(kept)), ("!==", False, flagged > 0))
+            if there
+        ]
         line = data.mark_rule(strokeWidth=1, color=theme.GRID).encode(y=alt.datum(1.0))
         return (
-            alt.layer(line, passed, hollow)
+            alt.layer(line, *marks)
             .properties(width=panel, height=80)
-            .facet(facet=alt.Facet("short:N", title=None, sort=None), columns=columns, spacing=14)
+            .facet(facet=alt.Facet("short:N", title=None, sort=None), columns=columns, spacing=SPACING)
         )
 
     return show(

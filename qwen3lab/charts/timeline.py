@@ -168,19 +168,18 @@ def _timeline_row(engine: str, slices: pd.DataFrame, spans: pd.DataFrame, x: alt
     look = theme.look(engine)
     span, gaps = alt.Chart(spans), alt.Chart(slices)
     tooltip: list[Any] = [alt.Tooltip(f"{c}:Q", format=".4g") for c in ("at_s", "median_ms", "worst_ms", "gaps")]
-    return alt.layer(
-        span.mark_rect(color=theme.BAND).encode(x=alt.X("from_s:Q"), x2="to_s:Q"),
-        span.mark_rule(strokeDash=[4, 3]).encode(x="from_s:Q"),
+    layers = [
         gaps.mark_line(color=look.color, interpolate="step-before").encode(x=x, y="median_ms:Q"),
         gaps.mark_point(color=look.color, shape=look.shape, size=22, filled=False).encode(x=x, y=y, tooltip=tooltip),
-        *(
-            # The label stands on the side with more room.
-            span.transform_filter(f"datum.late === {late}")
-            .mark_text(align=align, dx=dx, color=theme.MUTED)
-            .encode(x="from_s:Q", y=alt.value(8), text="label:N")
-            for late, align, dx in (("false", "left", 5), ("true", "right", -5))
-        ),
-    )
+    ]
+    if not spans.empty:
+        region = span.mark_rect(color=theme.BAND).encode(x="from_s:Q", x2="to_s:Q")
+        layers = [region, span.mark_rule(strokeDash=[4, 3]).encode(x="from_s:Q"), *layers]
+    for late, side in spans.groupby("late"):  # the label stands on the side with more room
+        place = {"align": "right", "dx": -5} if late else {"align": "left", "dx": 5}
+        label = alt.Chart(side).mark_text(color=theme.MUTED, **place)
+        layers.append(label.encode(x="from_s:Q", y=alt.value(8), text="label:N"))
+    return alt.layer(*layers)
 
 
 def _injection_words(spans: pd.DataFrame) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -12,6 +12,7 @@ import typer
 from qwen3lab import variants
 from qwen3lab.cli.options import BadUsage, Data, Json, Profile, dump, pair, print_json
 from qwen3lab.record import check, check_all, rounds
+from qwen3lab.record.schema import Verdict
 from qwen3lab.record.sealed import sentence
 from qwen3lab.report import places, runner, site
 
@@ -48,11 +49,17 @@ def run(
         print_json({"report": str(index) if index else None, "rounds": found, "failures": failures})
     else:
         for one in sealed:
-            for verdict in one.verdicts:
+            for verdict in leading(one.verdicts):
                 print(f"{one.record.variant} · {sentence(verdict)}")
         print(f"report: {index}" if index else "no report: nothing was sealed")
     if failures:
         raise typer.Exit(1)
+
+
+def leading(verdicts: Sequence[Verdict]) -> list[Verdict]:
+    """Those of the first pair of arms by the first metric, which the round is about; the report has all."""
+    keys = [(v.arm_a, v.arm_b, v.metric) for v in verdicts]
+    return [v for v, key in zip(verdicts, keys, strict=True) if key == keys[0]]
 
 
 def verify(

@@ -65,6 +65,12 @@ def _may(tag: str, name: str, value: str) -> bool:
     return name == "title" or (tag in ("th", "td") and name in CELL_ATTRIBUTES)
 
 
+def _shown(output: Any) -> bool:
+    """Text, errors, and data of a kind that the page has a form for."""
+    data = output.get("data")
+    return data is None or (WIDGET_MIME not in data and not data.keys().isdisjoint(PRIORITY))
+
+
 def _readable(notebook: Any) -> Any:
     """A copy without the title's line, papermill's cell (its values are shown) and a progress widget's line of text."""
     notebook = copy.deepcopy(notebook)
@@ -73,5 +79,5 @@ def _readable(notebook: Any) -> Any:
     notebook.cells = [c for c in notebook.cells if "injected-parameters" not in c.metadata.get("tags", [])]
     for cell in notebook.cells:
         if cell.cell_type == "code":
-            cell.outputs = [output for output in cell.outputs if WIDGET_MIME not in output.get("data", {})]
+            cell.outputs = [output for output in cell.outputs if _shown(output)]
     return notebook

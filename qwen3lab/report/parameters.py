@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 PROFILES = ("smoke", "full", "h200")
 Profile = Literal["smoke", "full", "h200"]
-BLOCKS = {"smoke": 3, "full": 6, "h200": 10}
+BLOCKS = {"smoke": 4, "full": 6, "h200": 10}
 DTYPES = {"smoke": "float32", "full": "float32", "h200": "bfloat16"}
 
 
@@ -71,10 +71,9 @@ class Parameters(BaseModel):
         return BLOCKS[self.profile] if self.blocks is None else self.blocks
 
     def _repr_html_(self) -> str:
-        rows = "".join(
-            f"<tr><th>{html.escape(name)}</th><td>{html.escape(str(value))}</td></tr>"
-            for name, value in self.model_dump().items()
-        )
+        own = {"dtype": self.dtype_name, "only": "all workloads", "blocks": self.block_count}
+        shown = {name: own.get(name) if value is None else value for name, value in self.model_dump().items()}
+        rows = "".join(f"<tr><th>{name}</th><td>{html.escape(str(value))}</td></tr>" for name, value in shown.items())
         return f"<table>{rows}</table>"
 
 

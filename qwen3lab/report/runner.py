@@ -11,6 +11,7 @@ Each notebook has a papermill process of its own: ports, working directories and
 from __future__ import annotations
 
 import difflib
+import json
 import os
 import shutil
 import subprocess
@@ -60,8 +61,9 @@ def run(
     root = Path(out_root).absolute() if out_root is not None else places.data_root()
     with tempfile.TemporaryDirectory(prefix="qwen3lab-") as folder:
         executed, mark = Path(folder) / "executed.ipynb", Path(folder) / "mark"
+        _install_kernel(Path(folder))
         try:
-            _papermill(path, executed, given, _environment(root, mark), cell_timeout_s)
+            _papermill(path, executed, given, _environment(root, mark, Path(folder)), cell_timeout_s)
             check_executed(path, executed)
             measured = _measured(path, mark)
             _tidy(executed, path.name)
@@ -173,15 +175,20 @@ def _why(path: Path, executed: Path, code: int, said: str, cell_timeout_s: int) 
     return f"{path.name}: papermill ended with {code}: {said[-500:]}"
 
 
-def _environment(root: Path, mark: Path) -> dict[str, str]:
-    """The kernel's: rounds go to `root` and are sealed by this runner; python3 is this interpreter's own kernel.
+def _install_kernel(folder: Path) -> None:
+    """Make this very interpreter the kernel called python3, whatever other kernels of that name there are."""
+    command = [sys.executable, "-m", "qwen3lab.report.kernel", "-f", "{connection_file}"]
+    spec = {"argv": command, "display_name": "Python 3", "language": "python"}
+    home = folder / "kernels" / "python3"
+    home.mkdir(parents=True)
+    (home / "kernel.json").write_text(json.dumps(spec), encoding="utf-8")
 
-    Jupyter prefers what JUPYTER_PATH names to a kernel of the same name in the user's home.
-    """
-    own = str(Path(sys.prefix) / "share" / "jupyter")
+
+def _environment(root: Path, mark: Path, kernels: Path) -> dict[str, str]:
+    """The kernel's: rounds go to `root` and are sealed by this runner; Jupyter looks for python3 in `kernels` first."""
     return {
         **os.environ,
-        "JUPYTER_PATH": os.pathsep.join(filter(None, (own, os.environ.get("JUPYTER_PATH", "")))),
+        "JUPYTER_PATH": os.pathsep.join(filter(None, (str(kernels), os.environ.get("JUPYTER_PATH", "")))),
         "QWEN3LAB_DATA": str(root),
         "QWEN3LAB_ROUND_SEALED_BY": "runner",
         "QWEN3LAB_ROUND_MARK": str(mark),

@@ -23,6 +23,12 @@ def headline(verdicts: Sequence[Mapping[str, Any]]) -> str:
     return f"{arm_b} against {arm_a}: {said}. Their tokens: {tokens}."
 
 
+def said(verdict: Mapping[str, Any]) -> str:
+    """A verdict in a cell: '0.74 faster'."""
+    ratio = verdict["ratio"]
+    return f"{'no ratio' if ratio is None else format(ratio, '.2f')} {verdict['word']}"
+
+
 def predictions(predicted: Mapping[str, str], verdicts: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
     """Each workload's predicted word beside the one found: held, failed, or open where nothing was decided."""
     found = {v["workload"]: v["word"] for v in reversed(verdicts)}  # the first metric's verdict is the one that counts

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 from pathlib import Path
 
@@ -28,7 +29,7 @@ def unsealed(root: Path) -> bool:
 
 
 def test_a_round_is_sealed_with_the_executed_notebook_in_it(
-    tmp_path: Path, root: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, root: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     # Kernels of the same name, in the user's home and elsewhere, are not taken for this interpreter's own.
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
@@ -36,8 +37,11 @@ def test_a_round_is_sealed_with_the_executed_notebook_in_it(
     for folder in (tmp_path / "home/.local/share/jupyter/kernels/python3", tmp_path / "extra/kernels/python3"):
         folder.mkdir(parents=True)
         (folder / "kernel.json").write_text(json.dumps({**KERNEL, "argv": ["/bin/false"]}))
-    path = notebook(tmp_path, *GOOD, "import sys\nprint(sys.prefix)")
+    bar = "import sys\nfrom tqdm.auto import tqdm\nfor i in tqdm(range(3), desc='a bar'): pass"
+    path = notebook(tmp_path, *GOOD, bar, "print(sys.prefix)")
     sealed = runner.run(path, profile="full", parameters={"margin": 1e-7, "model": "0123", "blocks": 7}, out_root=root)
+    assert "a bar: 100%" in capfd.readouterr().err, "the notebook's own progress reaches the terminal"
+
     given = {"profile": "full", "model": "0123", "blocks": 7, "margin": 1e-7}
     assert sealed.record.parameters == {**given, "dtype": None, "only": None, "seed": 0}
     assert sealed.record.notebook.source == "made.ipynb"
@@ -101,6 +105,18 @@ def test_an_early_exit_seals_nothing_though_papermill_takes_it_for_success(tmp_p
 
 
 @pytest.mark.parametrize(("cells", "count"), [((CHECK,), "no"), ((*GOOD, OPEN, SEAL), "2")], ids=["none", "two"])
+def test_bare_papermill_lets_the_round_seal_itself(tmp_path: Path, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("QWEN3LAB_DATA", str(root))
+    path, out = notebook(tmp_path, *GOOD), tmp_path / "out.ipynb"
+    subprocess.run(
+        [sys.executable, "-m", "papermill", str(path), str(out), "--cwd", str(tmp_path), "--no-progress-bar"],
+        check=True,
+    )
+    (sealed,) = record.rounds(root)
+    assert sealed.executed_notebook is None
+    assert "from inside its own kernel" in str(sealed.record.notebook.why_absent)
+
+
 def test_a_notebook_seals_exactly_one_round(tmp_path: Path, root: Path, cells: tuple[str, ...], count: str) -> None:
     with pytest.raises(NotebookFailed, match=f"sealed {count} rounds"):
         runner.run(notebook(tmp_path, *cells), out_root=root)
