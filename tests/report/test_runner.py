@@ -104,7 +104,6 @@ def test_an_early_exit_seals_nothing_though_papermill_takes_it_for_success(tmp_p
     assert unsealed(root)
 
 
-@pytest.mark.parametrize(("cells", "count"), [((CHECK,), "no"), ((*GOOD, OPEN, SEAL), "2")], ids=["none", "two"])
 def test_bare_papermill_lets_the_round_seal_itself(tmp_path: Path, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("QWEN3LAB_DATA", str(root))
     path, out = notebook(tmp_path, *GOOD), tmp_path / "out.ipynb"
@@ -117,6 +116,7 @@ def test_bare_papermill_lets_the_round_seal_itself(tmp_path: Path, root: Path, m
     assert "from inside its own kernel" in str(sealed.record.notebook.why_absent)
 
 
+@pytest.mark.parametrize(("cells", "count"), [((CHECK,), "no"), ((*GOOD, OPEN, SEAL), "2")], ids=["none", "two"])
 def test_a_notebook_seals_exactly_one_round(tmp_path: Path, root: Path, cells: tuple[str, ...], count: str) -> None:
     with pytest.raises(NotebookFailed, match=f"sealed {count} rounds"):
         runner.run(notebook(tmp_path, *cells), out_root=root)
