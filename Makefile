@@ -20,7 +20,8 @@ run: setup                      ## the whole workbook, headless, then reports/in
 	$(BIN)/qwen3lab run all --profile smoke
 
 test: setup lint                ## everything: unit, parity, notebooks, report in a browser
-	$(BIN)/python -m pytest
+# One thread a worker: two workers with two threads each would wait for one another on two cores.
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
 	$(BIN)/python -m pytest --nbval-lax --nbval-current-env notebooks -p no:cacheprovider
 
 lint: setup

@@ -84,10 +84,14 @@ def check(namespace: Mapping[str, Any], model: type[P]) -> P:
     """The parameters in a notebook's `globals()`. Raises ParameterError for an unknown, missing or wrong one.
 
     Names are unknown that were assigned before the cell of this call first ran and are no field of `model`: in a fresh
-    kernel only the parameters cell runs before it, and papermill's injected one.
+    kernel only the parameters cell runs before it, and papermill's injected one. A kernel without history (nbval's)
+    is judged by the plain values it holds.
     """
     declared = set(model.model_fields)
-    for name in assigned_before(_history(namespace)):
+    cells = namespace.get("In")
+    if not isinstance(cells, list):
+        raise ParameterError("parameters.check(globals(), …) is for a cell of a notebook: there is no In")
+    for name in assigned_before(cells) if cells and cells[-1] else _plain_values(namespace):
         if name not in declared:
             near = difflib.get_close_matches(name, declared, n=1)
             hint = f"; did you mean {near[0]!r}?" if near else ";"
@@ -118,9 +122,7 @@ def assigned_before(cells: list[str]) -> Iterator[str]:
                 yield from (node.id for node in ast.walk(target) if isinstance(node, ast.Name))
 
 
-def _history(namespace: Mapping[str, Any]) -> list[str]:
-    """IPython's own list of the cells it ran, the running one last."""
-    cells = namespace.get("In")
-    if not isinstance(cells, list) or not cells or not cells[-1]:
-        raise ParameterError("parameters.check(globals(), …) is for a cell of a notebook: there is no history of cells")
-    return cells
+def _plain_values(namespace: Mapping[str, Any]) -> Iterator[str]:
+    """Names of what a parameters cell could have assigned; IPython's own are In, Out and those with an underscore."""
+    plain = (bool, int, float, str, list, dict, tuple, type(None))
+    return (n for n, v in namespace.items() if isinstance(v, plain) and n not in ("In", "Out") and n[:1] != "_")

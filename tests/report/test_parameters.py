@@ -82,8 +82,16 @@ def test_a_parameter_that_the_cell_forgot() -> None:
         run(cells=(PARAMETERS.replace("seed = 0\n", ""),))
 
 
+def test_a_kernel_without_history_is_judged_by_what_it_holds() -> None:
+    namespace: dict[str, Any] = {"In": [""], "Out": {}, "_i": "", "pd": pytest}
+    exec(PARAMETERS, namespace)
+    assert check(namespace, Parameters).profile == "smoke"
+    with pytest.raises(ParameterError, match="unknown parameter 'blokcs'"):
+        check({**namespace, "blokcs": 3}, Parameters)
+
+
 def test_outside_a_notebook_there_is_nothing_to_check() -> None:
-    with pytest.raises(ParameterError, match="no history of cells"):
+    with pytest.raises(ParameterError, match="there is no In"):
         check({"profile": "smoke"}, Parameters)
 
 
