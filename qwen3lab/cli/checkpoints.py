@@ -12,7 +12,9 @@ from qwen3lab.report import places
 
 
 def train(
-    context: typer.Context, corpus: Annotated[Path, typer.Option(help="Folder; prepared where absent.")], out: Path
+    context: typer.Context,
+    corpus: Annotated[Path, typer.Option(help="Folder of the corpus; prepared where it is absent.")],
+    out: Annotated[Path, typer.Option(help="Folder of the run: log, state, and in the end the checkpoint.")],
 ) -> None:
     """Train the small model; the options that follow are those of nano.options.TrainOptions."""
     from qwen3lab.nano import pieces

@@ -169,6 +169,19 @@ def test_bench_dumps_outputs_that_compare_as_identical(call: Call, tmp_path: Pat
     assert call("compare-outputs", tmp_path, tmp_path / "absent")[0] == 2
 
 
+def test_random_and_scaled_checkpoints_are_written_once(call: Call, tmp_path: Path) -> None:
+    out = tmp_path / "tiny"
+    assert call("checkpoint", "random", "--shape", "tiny", out)[:2] == (0, f"{out}\n")
+    code, _, err = call("checkpoint", "random", "--shape", "tiny", out)
+    assert code == 2 and "already there" in err
+    code, _, err = call("checkpoint", "random", "--shape", "huge", tmp_path / "huge")
+    assert code == 2 and "shape='huge'" in err
+    code, _, err = call("checkpoint", "scale", "--shape", "0.6b", "--source", out, tmp_path / "large")
+    assert code == 2 and not (tmp_path / "large").exists(), "its heads are no part of the target's"
+    code, _, err = call("checkpoint", "train", "--corpus", tmp_path, "--out", tmp_path / "run", "--stepz", 5)
+    assert code == 2 and "did you mean --steps" in err
+
+
 def test_doctor_reports_its_checks(call: Call) -> None:
     code, out, _ = call("doctor", "--json")
     found = json.loads(out)
