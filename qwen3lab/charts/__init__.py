@@ -1,7 +1,8 @@
 """Frames in, charts out: every figure of the workbook, in one theme, with its data and its description beside it.
 
-theme.py (colours, type, one look per engine) → show.py (a chart becomes a Figure: SVG, caption, data table)
-→ gap.py (who is ahead, and by how much) → timeline.py (when each token came) → order.py (did the machine hold still).
+theme.py (colours, type, one look per engine) → show.py (a chart becomes a Figure: caption, description, data table)
+→ draw.py (it becomes SVG) → gap.py (who is ahead, and by how much) → timeline.py (when each token came) → order.py (did
+the machine hold still).
 
 Nothing here measures, imports torch or opens a file: a chart is a function of the frames it is given.
 """

@@ -11,8 +11,8 @@ from qwen3lab.charts import theme
 Spec = dict[str, Any]
 
 # What an element need not say: a drawing is one image to assistive technology, nothing in it is addressed by class, and
-# a hundredth of a px is more than a screen has. It is half of the bytes.
-_IDLE = re.compile(r' (?:class|role|aria-[a-z]+|pointer-events)="[^"]*"| opacity="1"|(?<=\d\.\d\d)\d+')
+# a hundredth of a px is more than a screen has. It is half of the bytes. And a drawing leads nowhere.
+_IDLE = re.compile(r' (?:class|role|aria-[a-z]+|pointer-events|(?:xlink:)?href)="[^"]*"| opacity="1"|(?<=\d\.\d\d)\d+')
 
 
 def draw(spec: Spec, prefix: str) -> str:

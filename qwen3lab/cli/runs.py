@@ -42,8 +42,7 @@ def run(
         except runner.NotebookFailed as error:
             failures.append(str(error))
             print(f"failed: {error}", file=sys.stderr)
-    out = places.REPORTS if data is None else root.parent / "reports"
-    index = site.build(root, out) if sealed else None
+    index = site.build(root) if sealed else None
     found = [{"round": r.record.round, "sha256": r.sha256, "verdicts": dump(r.verdicts)} for r in sealed]
     if as_json:
         print_json({"report": str(index) if index else None, "rounds": found, "failures": failures})
@@ -91,7 +90,7 @@ def verify(
 
 def report(
     data: Data = None,
-    out: Annotated[Path | None, typer.Option(help="Folder to draw into; reports/ of the project.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder to draw into; reports/ beside the rounds' folder.")] = None,
     interactive: Annotated[bool, typer.Option(help="Charts that answer to the pointer, one script a page.")] = False,
     as_json: Json = False,
 ) -> None:

@@ -5,6 +5,7 @@ A round sealed from inside its own kernel has no executed notebook; its charts a
 
 from __future__ import annotations
 
+import html
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -97,7 +98,8 @@ def body(sealed: SealedRound, mode: Mode) -> str:
     if notebook is not None:
         return article(notebook, mode)
     figures = "".join(figure.html(mode) for figure in drawn_from_frames(sealed))
-    return f"<p>No executed notebook: {sealed.record.notebook.why_absent}. Drawn from its frames:</p>{figures}"
+    why = html.escape(str(sealed.record.notebook.why_absent))
+    return f"<p>No executed notebook: {why}. Drawn from its frames:</p>{figures}"
 
 
 def drawn_from_frames(sealed: SealedRound) -> list[Figure]:
@@ -168,7 +170,7 @@ def _caption(metric: Any, verdicts: Sequence[Mapping[str, Any]]) -> str:
     arm_a, arm_b, margin = (verdicts[0][key] for key in ("arm_a", "arm_b", "margin"))
     return (
         f"{verdicts[0]['metric']} = {metric.formula} ({metric.unit}). Ratio = that of {arm_b} over that of {arm_a}; "
-        f"within ±{margin:.0%} they count as the same."
+        f"within ±{margin * 100:g} % they count as the same."
     )
 
 

@@ -10,7 +10,6 @@ from pathlib import Path
 
 PROJECT = Path(__file__).resolve().parents[2]
 NOTEBOOKS = PROJECT / "notebooks"
-REPORTS = PROJECT / "reports"
 NANO = PROJECT / "data" / "nano"
 
 
@@ -18,6 +17,11 @@ def data_root() -> Path:
     """The folder that rounds are sealed into and reports are drawn from."""
     named = os.environ.get("QWEN3LAB_DATA", "")
     return Path(named).absolute() if named else PROJECT / "data"
+
+
+def reports_of(data: Path) -> Path:
+    """Where the report of a data folder goes: beside it, so that a trial's pages never replace the project's."""
+    return data.absolute().parent / "reports"
 
 
 def checkpoint(model: str) -> str:

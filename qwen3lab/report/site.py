@@ -29,11 +29,13 @@ GENERATOR = '<meta name="generator" content="qwen3lab">'
 def build(data: str | Path | None = None, out: str | Path | None = None, mode: Mode | None = None) -> Path:
     """Draw the site of the rounds under `data` into the folder `out`; the path of its index.
 
-    mode  "static" or "interactive"; None takes QWEN3LAB_CHARTS
+    data  None: QWEN3LAB_DATA, else the project's own
+    out   None: reports/ beside `data`
+    mode  "static" or "interactive"; None:  QWEN3LAB_CHARTS
     Raises UnverifiedRound where a round, or the index of rounds, is not as it was sealed.
     """
     root = Path(data) if data is not None else places.data_root()
-    folder = Path(out) if out is not None else places.REPORTS
+    folder = Path(out) if out is not None else places.reports_of(root)
     mode = mode or mode_from_env()
     sealed = list(rounds(root))
     pages = newest_pages(sealed)

@@ -172,6 +172,16 @@ def test_strings_from_data_are_escaped_everywhere() -> None:
     assert html.count("</script>") == 1
 
 
+def test_a_drawing_leads_nowhere_and_fetches_nothing() -> None:
+    frame = pd.DataFrame({"x": [1.0], "address": ["https://example.org/x.png"]})
+    links = alt.Chart(frame).mark_point().encode(x="x:Q", href="address:N")
+    html = show(links, alt="Links", title="Links", table=frame[["x"]]).html()
+    assert "https://example.org" not in html
+    elsewhere = alt.Chart("https://example.org/data.json").mark_point().encode(x="x:Q")
+    with pytest.raises(ValueError, match="External data url not allowed"):
+        show(elsewhere, alt="Data from elsewhere", title="Elsewhere", table=frame[["x"]]).html()
+
+
 @pytest.mark.parametrize(("low", "high", "most"), [(0.97, 1.04, 5), (0.001, 900.0, 6), (3.0, 3.1, 4), (40, 60, 3)])
 def test_log_ticks_are_few_and_inside(low: float, high: float, most: int) -> None:
     ticks = theme.log_ticks(low, high, most)
