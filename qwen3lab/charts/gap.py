@@ -177,8 +177,9 @@ def _forest_caption(frame: pd.DataFrame, margin: float) -> str:
     blocks = sorted(set(frame["n_blocks"]))
     counted = f"{blocks[0]}" if len(blocks) == 1 else f"{blocks[0]} to {blocks[-1]}"
     return (
-        f"Lines are 95 % t intervals over {counted} alternated blocks. The band is ±{margin * 100:g} %: inside it the two "
-        "count as the same. A row wears the colour of the engine ahead; grey is undecided (a cross) or the same (a diamond)."
+        f"Lines are 95 % t intervals over {counted} alternated blocks. The band is ±{margin * 100:g} %: "
+        "inside it the two count as the same. A row wears the colour of the engine ahead; "
+        "grey is undecided (a cross) or the same (a diamond)."
     )
 
 
