@@ -1,26 +1,25 @@
 """Checkpoints of any Qwen3 shape: random ones, and the small model enlarged to exactly that shape, same function.
 
-Enlarging repeats. With the residual stream repeated k times, every RMSNorm sees the mean square it saw before, so norm
-weights and eps stay as they are. A projection reads W/p from each of p copies (p the largest power of two that fits, so
-that dividing is exact) and writes to all of them; heads and MLP units are repeated in the same way, GQA groups staying
-together. Layers beyond the source's write nothing: their o_proj and down_proj are zero and everything else is random.
-An id beyond the source's vocabulary has the mean of all real rows in the head: its logit is the mean of the real
-logits, which for no hidden state is over their maximum. So greedy decoding never chooses it, tied head or not.
+What carries the function is in enlarge.py. Layers beyond the source's write nothing: their o_proj and down_proj are
+zero and everything else is random. Tensors are made and written one after another, so that memory stays at a shard
+and the largest tensor.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from qwen3lab.config import CheckpointError, ModelConfig
 from qwen3lab.nano.checkpoint import copy_tokenizer, new_directory, write_configs
+from qwen3lab.nano.enlarge import check, enlarged
 from qwen3lab.nano.shapes import SHAPES
 
 SHARD_BYTES = 2**30
@@ -56,12 +55,12 @@ def random_checkpoint(shape: str | ModelConfig, out: Path, seed: int = 0, dtype:
 def scale_checkpoint(source: Path, shape: str | ModelConfig, out: Path, seed: int = 0) -> Path:
     """The function of `source` (a tied checkpoint in one file) in `shape`, with the source's tokenizer and EOS ids.
 
-    Raises CheckpointError where the target is no multiple of the source's hidden size and heads, or differs in
-    head_dim or is smaller anywhere.
+    Raises CheckpointError where the source cannot be read, or the target is no multiple of its hidden size (from four
+    times) and heads, or differs in head_dim, or is smaller anywhere.
     """
     small = ModelConfig.from_dir(source)
     large = _shape(shape)
-    _check(small, large)
+    check(small, large)
     large = replace(
         large,
         rope=small.rope,
@@ -70,101 +69,51 @@ def scale_checkpoint(source: Path, shape: str | ModelConfig, out: Path, seed: in
         dtype=small.dtype,
         eos_token_ids=small.eos_token_ids,
     )
-    weights = {name: tensor.float() for name, tensor in load_file(source / "model.safetensors").items()}
+    weights = _read(source, small)
+    draw = _drawer(seed)
+
+    def tensors() -> Named:
+        yield from enlarged(weights, small, large)
+        for i in range(small.num_layers, large.num_layers):
+            for name, (rows, columns) in _matrices(large).items():
+                silent = name.endswith(("o_proj", "down_proj"))
+                weight = torch.zeros(rows, columns) if silent else draw(rows, columns, 1 / columns**0.5)
+                yield f"model.layers.{i}.{name}.weight", weight
+            for name, size in _norms(large).items():
+                yield f"model.layers.{i}.{name}.weight", torch.ones(size)
+
     with new_directory(out) as directory:
-        _write(_enlarged(weights, small, large, _drawer(seed)), large, directory)
+        _write(tensors(), large, directory)
         copy_tokenizer(source, directory)
+        (directory / "card.md").write_text(_card(source, small, large), encoding="utf-8")
     return out
 
 
-def _check(small: ModelConfig, large: ModelConfig) -> None:
-    def refuse(what: str, have: int, want: int, allowed: str) -> None:
-        raise CheckpointError(f"cannot enlarge {what} from {have} to {want}; allowed: {allowed}")
-
-    if not small.tie_word_embeddings:
-        raise CheckpointError("cannot enlarge an untied checkpoint; the source's head must be its embedding")
-    if small.head_dim != large.head_dim:
-        refuse("head_dim", small.head_dim, large.head_dim, "the same")
-    group, wanted = small.num_heads // small.num_kv_heads, large.num_heads // large.num_kv_heads
-    for what, have, want in (
-        ("hidden_size", small.hidden_size, large.hidden_size),
-        ("num_key_value_heads", small.num_kv_heads, large.num_kv_heads),
-        ("query heads per KV head", group, wanted),
-    ):
-        if want % have:
-            refuse(what, have, want, f"multiples of {have}")
-    for what, have, want in (
-        ("num_hidden_layers", small.num_layers, large.num_layers),
-        ("intermediate_size", small.intermediate_size, large.intermediate_size),
-        ("vocab_size", small.vocab_size, large.vocab_size),
-    ):
-        if want < have:
-            refuse(what, have, want, f"at least {have}")
+def _read(source: Path, config: ModelConfig) -> dict[str, Tensor]:
+    file = source / "model.safetensors"
+    if not file.is_file():
+        raise CheckpointError(f"{file}: not there; only a checkpoint in one file can be enlarged")
+    try:
+        weights = load_file(file)
+    except SafetensorError as error:
+        raise CheckpointError(f"{file}: cannot be read ({error}); copy the checkpoint again") from error
+    names = {"model.embed_tokens.weight", "model.norm.weight"}
+    for i in range(config.num_layers):
+        names |= {f"model.layers.{i}.{name}.weight" for name in (*_matrices(config), *_norms(config))}
+    if missing := sorted(names - weights.keys()):
+        raise CheckpointError(f"{file}: holds no {missing[0]}; copy the checkpoint again")
+    return weights
 
 
-def _enlarged(w: Mapping[str, Tensor], small: ModelConfig, large: ModelConfig, draw: Callable[..., Tensor]) -> Named:
-    copies = large.hidden_size // small.hidden_size
-    # Which source head each target head repeats: KV head b is b mod Hkv, and its group repeats that one's group.
-    kv_from = torch.arange(large.num_kv_heads) % small.num_kv_heads
-    group, wide = small.num_heads // small.num_kv_heads, large.num_heads // large.num_kv_heads
-    q_from = (kv_from[:, None] * group + torch.arange(wide) % group).flatten()
-    unit_from = torch.arange(large.intermediate_size) % small.intermediate_size
+def _card(source: Path, small: ModelConfig, large: ModelConfig) -> str:
+    return f"""# {source.name}, enlarged
 
-    def reads(weight: Tensor) -> Tensor:
-        """[rows, H] → [rows, H′]: from the first p copies of its input, a p-th each."""
-        return torch.cat([weight * share for share in _shares(copies)], dim=1)
-
-    def heads(weight: Tensor, which: Tensor) -> Tensor:
-        return weight.unflatten(0, (-1, small.head_dim))[which].flatten(0, 1)
-
-    def writes(weight: Tensor, source_of: Tensor, width: int) -> Tensor:
-        """[H, in] → [H′, in′]: column blocks of `width` repeated as `source_of` says, each counted once in all."""
-        blocks = weight.unflatten(1, (-1, width))
-        times = len(source_of) // blocks.shape[1]  # whole repeats; a partial one at the end writes nothing
-        place = torch.zeros(blocks.shape[1], dtype=torch.long)
-        shares = torch.zeros(len(source_of))
-        for i, block in enumerate(source_of.tolist()):
-            shares[i] = _shares(times)[place[block]] if place[block] < times else 0.0
-            place[block] += 1
-        return (blocks[:, source_of] * shares[:, None]).flatten(1).repeat(copies, 1)
-
-    embedding = w["model.embed_tokens.weight"].repeat(1, copies)
-    padding = embedding.double().mean(0, keepdim=True).float().expand(large.vocab_size - small.vocab_size, -1)
-    yield "model.embed_tokens.weight", torch.cat([embedding, padding])
-    for i in range(small.num_layers):
-        layer = f"model.layers.{i}."
-
-        def get(name: str, layer: str = layer) -> Tensor:
-            return w[f"{layer}{name}.weight"]
-
-        for name in ("input_layernorm", "post_attention_layernorm"):
-            yield f"{layer}{name}.weight", get(name).repeat(copies)
-        for name in ("self_attn.q_norm", "self_attn.k_norm"):
-            yield f"{layer}{name}.weight", get(name)
-        yield f"{layer}self_attn.q_proj.weight", heads(reads(get("self_attn.q_proj")), q_from)
-        yield f"{layer}self_attn.k_proj.weight", heads(reads(get("self_attn.k_proj")), kv_from)
-        yield f"{layer}self_attn.v_proj.weight", heads(reads(get("self_attn.v_proj")), kv_from)
-        yield f"{layer}self_attn.o_proj.weight", writes(get("self_attn.o_proj"), q_from, small.head_dim)
-        yield f"{layer}mlp.gate_proj.weight", reads(get("mlp.gate_proj"))[unit_from]
-        yield f"{layer}mlp.up_proj.weight", reads(get("mlp.up_proj"))[unit_from]
-        yield f"{layer}mlp.down_proj.weight", writes(get("mlp.down_proj"), unit_from, 1)
-    for i in range(small.num_layers, large.num_layers):
-        for name, (rows, columns) in _matrices(large).items():
-            silent = name.endswith(("o_proj", "down_proj"))
-            weight = torch.zeros(rows, columns) if silent else draw(rows, columns, 1 / columns**0.5)
-            yield f"model.layers.{i}.{name}.weight", weight
-        for name, size in _norms(large).items():
-            yield f"model.layers.{i}.{name}.weight", torch.ones(size)
-    # The head is the embedding, all copies of it: here it is the norm that gives each copy its share.
-    yield "model.norm.weight", torch.cat([w["model.norm.weight"] * share for share in _shares(copies)])
-    if not large.tie_word_embeddings:
-        yield "lm_head.weight", torch.cat([embedding, padding])
-
-
-def _shares(copies: int) -> list[float]:
-    """What each of `copies` copies contributes: a p-th each for the first p, p the largest power of two that fits."""
-    p = 1 << (copies.bit_length() - 1)
-    return [1 / p] * p + [0.0] * (copies - p)
+The function of `{source.name}` (hidden {small.hidden_size}, {small.num_layers} layers, vocabulary {small.vocab_size})
+in another shape: hidden {large.hidden_size}, {large.num_layers} layers, {large.num_heads} query and
+{large.num_kv_heads} KV heads, MLP {large.intermediate_size}, vocabulary {large.vocab_size}. It knows no more than
+`{source.name}` does; it is there to measure speed at this size on sensible text. Ids from {small.vocab_size} on mean
+nothing and are never chosen. The data, their licence and the training: see the card of `{source.name}`.
+"""
 
 
 def _shape(shape: str | ModelConfig) -> ModelConfig:
@@ -199,7 +148,7 @@ def _norms(c: ModelConfig) -> dict[str, int]:
 
 def _drawer(seed: int) -> Callable[[int, int, float], Tensor]:
     generator = torch.Generator().manual_seed(seed)
-    return lambda rows, columns, std: torch.randn(rows, columns, generator=generator) * std
+    return lambda rows, columns, std: torch.randn(rows, columns, generator=generator).mul_(std)
 
 
 def _write(tensors: Named, config: ModelConfig, directory: Path) -> None:
@@ -209,7 +158,9 @@ def _write(tensors: Named, config: ModelConfig, directory: Path) -> None:
     held: dict[str, Tensor] = {}
 
     def flush() -> None:
-        save_file(held, directory / f"shard-{len(shards)}.safetensors", metadata={"format": "pt"})
+        shard = directory / f"shard-{len(shards)}.safetensors"
+        save_file(held, shard, metadata={"format": "pt"})
+        shard.chmod(0o644)  # safetensors leaves it to its owner alone
         shards.append(list(held))
         held.clear()
 
