@@ -26,6 +26,7 @@ import signal
 import sys
 import threading
 from argparse import ArgumentParser
+from pathlib import Path
 from typing import IO, Any
 
 from qwen3lab.measure.engines import PROTOCOL, Driver, EngineError, Oracle, now_s, open_driver
@@ -91,9 +92,17 @@ def run(driver: Driver, raw_requests: list[dict[str, Any]], channel: Channel) ->
 
 
 def peak_rss_bytes() -> int:
-    """Most memory this process has held; Linux counts it in KiB, macOS in bytes."""
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024
+    """Most memory this process has held, in bytes.
+
+    Linux hands ru_maxrss on from the process that started this one, through fork and exec: a worker would report its
+    parent's peak. VmHWM (proc_pid_status(5), KiB) belongs to this program's own memory, so it is read there.
+    """
+    try:
+        lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
+        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:"))
+    except (OSError, StopIteration):
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return peak if sys.platform == "darwin" else peak * 1024  # macOS counts in bytes
 
 
 def listen(file: IO[str], commands: queue.SimpleQueue[dict[str, Any]]) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -38,6 +40,13 @@ def test_a_run_over_the_pipe_is_the_drivers_own(ours, chaotic):
     assert [r.token_ids for r in ours.run(MIXED).requests] == [r.token_ids for r in here]
     assert max(r.token_times_s[-1] for r in result.requests) <= outside_s
     assert 50 * 2**20 < result.peak_rss_bytes < 4 * 2**30
+
+
+def test_a_workers_peak_memory_is_its_own_not_its_parents():
+    held = b"x" * (700 * 2**20)
+    code = "from qwen3lab.measure.worker import peak_rss_bytes; print(peak_rss_bytes())"
+    told = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert 2**22 < int(told.stdout) < len(held)
 
 
 def test_facts_say_what_ran(ours):
