@@ -18,9 +18,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from qwen3lab.config import EngineConfig, ModelConfig
+    from qwen3lab.config import EngineConfig
     from qwen3lab.engine.llm import LLM
     from qwen3lab.engine.request import Completion, SamplingParams
+    from qwen3lab.model_config import ModelConfig
 
 __version__ = "0.1.0"
 __all__ = ["LLM", "Completion", "EngineConfig", "ModelConfig", "SamplingParams"]
@@ -30,7 +31,7 @@ _HOME = {
     "SamplingParams": "qwen3lab.engine.request",
     "Completion": "qwen3lab.engine.request",
     "EngineConfig": "qwen3lab.config",
-    "ModelConfig": "qwen3lab.config",
+    "ModelConfig": "qwen3lab.model_config",
 }
 
 

@@ -120,6 +120,21 @@ def chaotic(path: Path, *, shards: int = 1, seed: int = 0, **changes: Any) -> Pa
     return write(path, c, random_tensors(c, seed=seed), shards=shards)
 
 
+def overflowing(path: Path, at: int = 99) -> Path:
+    """CKPT-M whose logits after id `at`, and after no other id, hold an infinity: a head weight near fp32's largest."""
+    from safetensors.torch import load_file
+
+    markov(path)
+    tensors = load_file(path / "model.safetensors")
+    embedding = tensors["model.embed_tokens.weight"]
+    embedding[:, 0] = 0.0
+    embedding[at] = 0.0
+    embedding[at, 0] = 1.0
+    tensors["lm_head.weight"][42, 0] = 3e38
+    save_file(tensors, path / "model.safetensors")
+    return path
+
+
 def _dead_layers(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """Nothing reaches the residual stream; the final norm is plain."""
     return {

@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[1]
 FILES = sorted([*ROOT.glob("qwen3lab/**/*.py"), *ROOT.glob("kernels/qwen3lab_kernels/**/*.py")])
 
 # What each room may import, besides itself, the two top-level modules every room shares, and third parties.
-SHARED = {"config", "step", "variants", "__init__"}
+SHARED = {"config", "model_config", "step", "variants", "__init__"}
 BELOW = {
     "cli": {"report", "charts", "record", "measure", "engine", "model", "attention", "nano", "kernels"},
     "report": {"charts", "record"},
@@ -26,8 +26,15 @@ BELOW = {
     "attention": {"kernels"},
     "kernels": set(),
 }
-NO_TORCH = {"record", "charts", "report", "config", "step", "variants", "cli"}
-NO_TORCH_FILES = {"engine/request.py", "engine/scheduler.py", "engine/blocks.py", "engine/text.py"}
+NO_TORCH = {"record", "charts", "report", "config", "model_config", "step", "variants", "cli"}
+NO_TORCH_FILES = {
+    "engine/request.py",
+    "engine/scheduler.py",
+    "engine/blocks.py",
+    "engine/prefix.py",
+    "engine/text.py",
+    "engine/stream.py",
+}
 LINES = 300
 
 

@@ -35,6 +35,7 @@ def build(plan: StepPlan, page_size: int, device: torch.device) -> Batch:
         places[here] = position
         table[b, : len(pages[b])] = pages[b]
         slots[here] = table[b, position // page_size] * page_size + position % page_size
+        slots[here][position < row.write_from] = PADDING_PAGE * page_size
 
     parts: tuple[torch.Tensor, ...] = buffer.to(device, non_blocking=True).split(sizes)
     return Batch(

@@ -11,21 +11,25 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from weakref import WeakValueDictionary
 
 from tqdm.auto import tqdm
 
-from qwen3lab.config import EngineConfig, ModelConfig
+from qwen3lab.config import EngineConfig
 from qwen3lab.engine.blocks import BlockPool
-from qwen3lab.engine.request import Completion, FinishReason, Request, RequestMetrics, SamplingParams, Status
+from qwen3lab.engine.intake import Intake, Prompt, params_list, prompt_list
+from qwen3lab.engine.prefix import PrefixIndex
+from qwen3lab.engine.request import Completion, FinishReason, Request, SamplingParams, Status
 from qwen3lab.engine.runner import EngineFacts, Runner
 from qwen3lab.engine.sampler import Sampled
 from qwen3lab.engine.scheduler import Scheduler, StepPlan
-from qwen3lab.engine.text import TextStream
+from qwen3lab.engine.stream import Stream
 from qwen3lab.model.tokenizer import Message, Tokenizer
 from qwen3lab.model.weights import resolve
+from qwen3lab.model_config import ModelConfig
 from qwen3lab.step import StepTrace
 
-Prompt = str | Sequence[int]
+NOT_FINITE = "the model gave non-finite logits (NaN or infinity); its weights or its dtype cannot serve this"
 TRACES_KEPT = 100_000
 
 
@@ -44,14 +48,18 @@ class LLM:
         self.model_config = ModelConfig.from_dir(self.path)
         self.tokenizer = Tokenizer.from_dir(self.path) if (self.path / "tokenizer.json").exists() else None
         self._runner = Runner(self.path, self.model_config, self.config)
+        self._intake = Intake(self.path, self.model_config.vocab_size, self.tokenizer)
+        index = PrefixIndex(self.facts.page_size) if self.config.enable_prefix_caching else None
         self._scheduler = Scheduler(
-            BlockPool(self.facts.num_pages, self.facts.page_size),
+            BlockPool(self.facts.num_pages, self.facts.page_size, index),
             max_num_seqs=self.config.max_num_seqs,
             max_num_batched_tokens=self.config.max_num_batched_tokens,
             max_model_len=self.facts.max_model_len,
         )
         self._requests: dict[int, Request] = {}
-        self._streams: dict[int, TextStream] = {}
+        # Weakly: a stream that nobody holds any more must be able to close itself.
+        self._readers: WeakValueDictionary[int, Stream] = WeakValueDictionary()
+        self._ended: deque[Completion] = deque()  # of requests that ended while somebody read a stream
         self._next_id = 0
         self.traces: deque[StepTrace] = deque(maxlen=TRACES_KEPT)
 
@@ -62,7 +70,8 @@ class LLM:
 
     @property
     def has_unfinished(self) -> bool:
-        return self._scheduler.has_unfinished
+        """Whether step() still has something to run or to hand over."""
+        return self._scheduler.has_unfinished or bool(self._ended)
 
     # ── whole conversations ──────────────────────────────────────────────────────────────────────────────────────────
 
@@ -77,12 +86,12 @@ class LLM:
         prompts  a string, a list of strings, a list of ids, or a list of lists of ids
         params   one for all, or one each
         """
-        asked = _prompt_list(prompts)
-        each = [params or SamplingParams()] * len(asked) if not isinstance(params, Sequence) else list(params)
-        if len(each) != len(asked):
-            raise ValueError(f"{len(each)} sampling params for {len(asked)} prompts; give one for all, or one each")
+        asked = prompt_list(prompts)
+        each = params_list(params, len(asked))
         if self.has_unfinished:
-            raise RuntimeError("requests of add_request() are in flight; step() them to their end or abort() them")
+            raise RuntimeError(
+                "requests of add_request() or stream() are in flight; bring them to their end, or abort them"
+            )
         completions: dict[int, Completion] = {}
         order = []
         for prompt, mine in zip(asked, each, strict=True):
@@ -113,10 +122,9 @@ class LLM:
         **template_variables: Any,
     ) -> list[Completion]:
         """generate() on one conversation or several, each put into the checkpoint's own chat template."""
-        if self.tokenizer is None:
-            raise ValueError(f"{self.path} has no tokenizer.json; chat() needs one")
+        tokenizer = self._intake.text_tokenizer("chat() needs one")
         conversations = [messages] if messages and isinstance(messages[0], Mapping) else messages
-        prompts = [self.tokenizer.apply_chat_template(c, **template_variables) for c in conversations]  # type: ignore[arg-type]
+        prompts = [tokenizer.apply_chat_template(c, **template_variables) for c in conversations]  # type: ignore[arg-type]
         return self.generate(prompts, params, use_tqdm)
 
     # ── a step at a time ─────────────────────────────────────────────────────────────────────────────────────────────
@@ -124,12 +132,8 @@ class LLM:
     def add_request(self, prompt: Prompt, params: SamplingParams | None = None) -> int:
         """Queue one request and return its id. ValueError where it can never be served."""
         params = params or SamplingParams()
-        ids = self._encode(prompt)
-        if params.stop and self.tokenizer is None:
-            raise ValueError(f"stop={params.stop!r} needs text, and {self.path} has no tokenizer.json")
-        bad = [i for i in params.stop_token_ids if not 0 <= i < self.model_config.vocab_size]
-        if bad:
-            raise ValueError(f"stop_token_ids holds {bad[0]}, allowed: 0 to {self.model_config.vocab_size - 1}")
+        ids = self._intake.token_ids(prompt)
+        self._intake.check(params)
         request_id = self._next_id
         seed = params.seed if params.seed is not None else (self.config.seed << 32) + request_id
         request = Request(request_id, ids, params, seed, arrived_s=time.perf_counter())
@@ -137,59 +141,81 @@ class LLM:
         self._next_id += 1
         self._requests[request_id] = request
         if params.stop:
-            assert self.tokenizer is not None
-            self._streams[request_id] = TextStream(self.tokenizer.decode, tuple(params.stop))
+            request.text = self._intake.text(params)
         return request_id
 
     def step(self) -> list[Completion]:
-        """Run one step; the requests that ended in it."""
-        plan = self._scheduler.schedule()
-        if plan is None:
-            return []
-        started_s = time.perf_counter()
-        for row in plan.rows:
-            if row.request.scheduled_s is None:
-                row.request.scheduled_s = started_s
-        sampled = self._runner.run(plan)
-        now_s = time.perf_counter()
-        kv_tokens = sum(row.seq_len for row in plan.rows)
-        self.traces.append(StepTrace(plan.kind, len(plan.rows), plan.num_tokens, kv_tokens, started_s, now_s))
-        return self._commit(plan, sampled, now_s)
+        """Run one step; the requests that have ended since the last call, but for those that a Stream reads."""
+        self._work()
+        ended = list(self._ended)
+        self._ended.clear()
+        return ended
+
+    def stream(self, prompt: Prompt, params: SamplingParams | None = None) -> Stream:
+        """Queue one request and read it as it grows: `for piece in llm.stream(…): print(piece.text, end="")`.
+
+        The errors of add_request; see Stream for closing it and for how it ends.
+        """
+        params = params or SamplingParams()
+        request_id = self.add_request(prompt, params)
+        request = self._requests[request_id]
+        request.text = request.text or self._intake.text(params)
+        self._readers[request_id] = stream = Stream(request_id, self._work, self.abort)
+        return stream
 
     def abort(self, request_id: int) -> Completion:
         """End a request now, wherever it is; its pages are free at once. KeyError where it is not in flight."""
         request = self._requests[request_id]
-        return self._finish(request, "abort")
+        completion = self._finish(request, "abort")
+        if request_id in self._readers:
+            self._readers[request_id].feed(request, 0, completion)
+        return completion
 
-    # ── delivery ─────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── the loop ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _commit(self, plan: StepPlan, sampled: list[Sampled], now_s: float) -> list[Completion]:
-        """Append each row's id and end the requests that are done."""
-        finished = []
+    def _work(self) -> None:
+        """Schedule, run, commit: one step."""
+        plan = self._scheduler.schedule()
+        if plan is None:
+            return
+        started_s = time.perf_counter()
+        for row in plan.rows:
+            if row.request.scheduled_s is None:
+                row.request.scheduled_s = started_s
+        try:
+            sampled = self._runner.run(plan)
+        except BaseException:  # an interrupt, or no memory: nothing of this step counts, and it can be run again
+            self._scheduler.take_back(plan)
+            raise
+        now_s = time.perf_counter()
+        kv_tokens = sum(row.seq_len for row in plan.rows)
+        self.traces.append(StepTrace(plan.kind, len(plan.rows), plan.num_tokens, kv_tokens, started_s, now_s))
+        self._commit(plan, sampled, now_s)
+
+    def _commit(self, plan: StepPlan, sampled: list[Sampled], now_s: float) -> None:
+        """Append each row's id, hand it to whoever reads, and end the requests that are done."""
         for row, result in zip(plan.rows, sampled, strict=True):
             request = row.request
-            request.num_computed = row.seq_len
+            ended: Completion | None
             if result.token_id is None:
-                error = "the model gave non-finite logits (NaN or infinity); its weights or its dtype cannot serve this"
-                finished.append(self._finish(request, "error", error))
-                continue
-            request.token_ids.append(result.token_id)
-            request.token_times_s.append(now_s)
-            if result.logprobs is not None:
-                request.logprobs.append(result.logprobs)
-            reason = self._finish_reason(request, result.token_id)
-            if reason is not None:
-                finished.append(self._finish(request, reason))
-        return finished
+                ended = self._finish(request, "error", NOT_FINITE)
+            else:
+                self._scheduler.commit(row)
+                request.append(result.token_id, result.logprobs, now_s)
+                reason = self._finish_reason(request, result.token_id)
+                ended = self._finish(request, reason) if reason is not None else None
+            reader = self._readers.get(request.request_id)
+            if reader is not None:
+                reader.feed(request, int(result.token_id is not None), ended)
+            elif ended is not None:
+                self._ended.append(ended)
 
     def _finish_reason(self, request: Request, token_id: int) -> FinishReason | None:
         params = request.params
-        if token_id in params.stop_token_ids:
+        stopped = request.text is not None and request.text.push(token_id)
+        if stopped or token_id in params.stop_token_ids:
             return "stop"
         if not params.ignore_eos and token_id in self.model_config.eos_token_ids:
-            return "stop"
-        stream = self._streams.get(request.request_id)
-        if stream is not None and stream.push(token_id):
             return "stop"
         if len(request.token_ids) >= params.max_tokens or request.num_tokens >= self._scheduler.token_limit:
             return "length"
@@ -198,32 +224,15 @@ class LLM:
     def _finish(self, request: Request, reason: FinishReason, error: str | None = None) -> Completion:
         self._scheduler.finish(request, reason, error)
         del self._requests[request.request_id]
-        return self._completion(request, self._streams.pop(request.request_id, None), time.perf_counter())
+        return self._completion(request)
 
-    def _completion(self, request: Request, stream: TextStream | None, finished_s: float) -> Completion:
-        if stream is not None:
-            if request.finish_reason != "stop":
-                stream.finish()
-            text = stream.text
+    def _completion(self, request: Request) -> Completion:
+        if request.text is not None:
+            request.text.finish()
+            text = request.text.text
         else:
             text = self.tokenizer.decode(request.token_ids) if self.tokenizer else ""
-        started_s = request.scheduled_s if request.scheduled_s is not None else finished_s
-        return Completion(
-            request_id=request.request_id,
-            prompt_token_ids=tuple(request.prompt_token_ids),
-            token_ids=tuple(request.token_ids),
-            text=text,
-            finish_reason=request.finish_reason or "abort",
-            error=request.error,
-            logprobs=tuple(request.logprobs) if request.params.logprobs is not None else None,
-            metrics=RequestMetrics(
-                arrived_s=request.arrived_s,
-                queued_s=started_s - request.arrived_s,
-                first_token_s=request.token_times_s[0] if request.token_times_s else None,
-                finished_s=finished_s,
-                token_times_s=tuple(request.token_times_s),
-            ),
-        )
+        return request.completion(text, finished_s=time.perf_counter())
 
     def _refused(self, prompt: Prompt, error: str) -> Completion:
         """The completion of a prompt that add_request would not take."""
@@ -231,31 +240,8 @@ class LLM:
         request = Request(self._next_id, ids, SamplingParams(), seed=0, arrived_s=time.perf_counter())
         self._next_id += 1
         request.status, request.finish_reason, request.error = Status.FINISHED, "error", error
-        return self._completion(request, None, request.arrived_s)
-
-    def _encode(self, prompt: Prompt) -> list[int]:
-        if isinstance(prompt, str):
-            if self.tokenizer is None:
-                raise ValueError(f"{self.path} has no tokenizer.json; give the prompt as token ids")
-            ids = self.tokenizer.encode(prompt)
-        else:
-            ids = [int(i) for i in prompt]
-        if not ids:
-            raise ValueError("the prompt is empty; give it at least one token")
-        bad = [i for i in ids if not 0 <= i < self.model_config.vocab_size]
-        if bad:
-            raise ValueError(f"the prompt holds token id {bad[0]}, allowed: 0 to {self.model_config.vocab_size - 1}")
-        return ids
+        return self._completion(request)
 
     def __repr__(self) -> str:
         f = self.facts
         return f"LLM({self.path.name}, {f.dtype} on {f.device}, {f.attn_backend}, {f.num_pages} pages of {f.page_size})"
-
-
-def _prompt_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
-    """A single prompt (a string, or a flat list of ids) becomes a list of one."""
-    if isinstance(prompts, str):
-        return [prompts]
-    if len(prompts) and all(isinstance(p, int) for p in prompts):
-        return [prompts]  # type: ignore[list-item]
-    return list(prompts)  # type: ignore[arg-type]

@@ -9,6 +9,9 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import ClassVar, Literal
 
+from qwen3lab.engine.prefix import ROOT, Key
+from qwen3lab.engine.text import TextStream
+
 FinishReason = Literal["stop", "length", "abort", "error"]
 
 
@@ -76,6 +79,7 @@ class RequestMetrics:
     first_token_s   its first token was on the host (None: it produced none)
     finished_s      it ended
     token_times_s   when each token of token_ids was on the host
+    num_cached_tokens  prompt tokens whose K and V it found in the prefix cache (0 with enable_prefix_caching off)
     """
 
     arrived_s: float
@@ -83,6 +87,7 @@ class RequestMetrics:
     first_token_s: float | None
     finished_s: float
     token_times_s: tuple[float, ...]
+    num_cached_tokens: int = 0
 
 
 @dataclass(frozen=True)
@@ -140,6 +145,11 @@ class Request:
     # KV state: `pages` in order of position; positions [0, num_computed) have their K and V in them.
     pages: list[int] = field(default_factory=list)
     num_computed: int = 0
+    # Of these pages the first `num_filed` are in the prefix index, the last of them under `prefix_key`.
+    num_filed: int = 0
+    prefix_key: Key = ROOT
+    num_cached: int | None = None  # tokens found there when it was first admitted
+    text: TextStream | None = None  # kept where text is needed as it grows: stop strings, streaming
 
     @property
     def all_token_ids(self) -> list[int]:
@@ -153,6 +163,35 @@ class Request:
     def num_uncomputed(self) -> int:
         """Tokens whose K and V are still to be computed: 1 in steady decode, the whole prompt at first."""
         return self.num_tokens - self.num_computed
+
+    def append(self, token_id: int, logprobs: TokenLogprobs | None, now_s: float) -> None:
+        """One more generated id, on the host since `now_s`."""
+        self.token_ids.append(token_id)
+        self.token_times_s.append(now_s)
+        if logprobs is not None:
+            self.logprobs.append(logprobs)
+
+    def completion(self, text: str, finished_s: float) -> Completion:
+        """What the user gets of a request that has ended."""
+        assert self.finish_reason is not None
+        started_s = self.scheduled_s if self.scheduled_s is not None else finished_s
+        return Completion(
+            request_id=self.request_id,
+            prompt_token_ids=tuple(self.prompt_token_ids),
+            token_ids=tuple(self.token_ids),
+            text=text,
+            finish_reason=self.finish_reason,
+            error=self.error,
+            logprobs=tuple(self.logprobs) if self.params.logprobs is not None else None,
+            metrics=RequestMetrics(
+                arrived_s=self.arrived_s,
+                queued_s=started_s - self.arrived_s,
+                first_token_s=self.token_times_s[0] if self.token_times_s else None,
+                finished_s=finished_s,
+                token_times_s=tuple(self.token_times_s),
+                num_cached_tokens=self.num_cached or 0,
+            ),
+        )
 
     def slice_ids(self, start: int, stop: int) -> list[int]:
         """Ids at positions [start, stop) without copying the whole history."""

@@ -11,13 +11,14 @@ import torch
 
 from qwen3lab.attention.base import AttentionBackend, LayerCache
 from qwen3lab.attention.torch_ref import TorchAttention
-from qwen3lab.config import EngineConfig, ModelConfig
+from qwen3lab.config import EngineConfig
 from qwen3lab.engine import batch as batches
 from qwen3lab.engine.sampler import Sampled, sample
 from qwen3lab.engine.scheduler import StepPlan
-from qwen3lab.model import weights
+from qwen3lab.model import linear, weights
 from qwen3lab.model.qwen3 import Qwen3
 from qwen3lab.model.rope import RotaryEmbedding
+from qwen3lab.model_config import ModelConfig
 
 GIB = 2**30
 # On a CPU a row is read in place as long as its pages follow one another, so they are large there.
@@ -34,6 +35,7 @@ class EngineFacts:
     dtype: str
     attn_backend: str
     attn_provider: str
+    linear_provider: str
     mode: str
     page_size: int
     num_pages: int
@@ -63,7 +65,7 @@ class Runner:
             loaded = weights.load(path, model_config, self.dtype, self.device)
             rotary = RotaryEmbedding(model_config.rope, model_config.head_dim, max_model_len, self.device)
             self.attention: AttentionBackend = TorchAttention()
-            self.model = Qwen3(model_config, loaded, rotary, self.attention)
+            self.model = Qwen3(model_config, loaded, rotary, self.attention, linear.choose(self.device, self.dtype))
             page_bytes = self.page_size * model_config.kv_bytes_per_token(str(self.dtype).removeprefix("torch."))
             num_pages = pool_pages(config, page_bytes, self.page_size, max_model_len, self.device)
             shape = (num_pages, self.page_size, model_config.num_kv_heads, model_config.head_dim)
@@ -77,6 +79,7 @@ class Runner:
             dtype=str(self.dtype).removeprefix("torch."),
             attn_backend=self.attention.name,
             attn_provider=f"{self.attention.provider} (torch {torch.__version__})",
+            linear_provider=self.model.linear.provider,
             mode="eager",
             page_size=self.page_size,
             num_pages=num_pages,

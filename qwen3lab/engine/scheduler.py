@@ -1,10 +1,11 @@
 """Which rows run in the next step, and with which pages. Ints and deques; no tensors.
 
 A step is either PREFILL (whole prompts, first come first served, up to a token budget) or DECODE (one token for every
-running row). Prompts go first, so a batch fills quickly; since at most `max_num_seqs` rows run, decoding waits for a
-bounded number of steps. When the pool runs dry, the row that arrived last gives its pages back and is computed anew
-later, from its prompt and all it has generated: the row that arrived first never loses its pages, so the queue always
-advances.
+running row). Prompts go first, so a batch fills quickly, but at most `max_num_seqs` of them between two decode steps:
+an endless run of short ones cannot stop those who are decoding. When the pool runs dry, the row that arrived last gives
+its pages back and is computed anew later, from its prompt and all it has generated: the row that arrived first never
+loses its pages, so the queue always advances. Where the pool has a prefix index, a request begins behind the pages that
+hold its prefix already.
 """
 
 from __future__ import annotations
@@ -13,17 +14,22 @@ from collections import deque
 from dataclasses import dataclass
 
 from qwen3lab.engine.blocks import BlockPool
+from qwen3lab.engine.prefix import ROOT, Key
 from qwen3lab.engine.request import FinishReason, Request, Status
 from qwen3lab.step import StepKind
 
 
 @dataclass(frozen=True)
 class Row:
-    """One request's share of a step: compute positions [start, start + num_new); pages cover them all."""
+    """One request's share of a step: compute positions [start, start + num_new); pages cover them all.
+
+    Positions below `write_from` lie in pages that other requests may be reading: what they hold stays as it is.
+    """
 
     request: Request
     start: int
     num_new: int
+    write_from: int = 0
 
     @property
     def seq_len(self) -> int:
@@ -51,6 +57,7 @@ class Scheduler:
         self.max_model_len = max_model_len
         self.waiting: deque[Request] = deque()
         self.running: list[Request] = []  # in order of arrival
+        self._admitted = 0  # requests since the last decode step
         self.num_preemptions = 0
 
     @property
@@ -79,9 +86,12 @@ class Scheduler:
 
     def schedule(self) -> StepPlan | None:
         """The next step, its pages allocated; None when there is nothing to do."""
+        if not self.running:
+            self._admitted = 0
         rows = self._admit()
         if rows:
             return StepPlan(StepKind.PREFILL, tuple(rows))
+        self._admitted = 0
         rows = self._advance()
         return StepPlan(StepKind.DECODE, tuple(rows)) if rows else None
 
@@ -89,24 +99,37 @@ class Scheduler:
         """Move requests from the queue's head into the running rows while tokens, rows and pages allow."""
         rows: list[Row] = []
         budget = self.max_num_batched_tokens
-        while self.waiting and len(self.running) < self.max_num_seqs:
+        while self.waiting and len(self.running) < self.max_num_seqs and self._admitted < self.max_num_seqs:
             request = self.waiting[0]
-            tokens = request.num_tokens
+            held, key = self._find_prefix(request)
+            in_held = len(held) * self.pool.page_size
+            # A prompt that is held whole still needs its last token computed: its logits are not kept anywhere.
+            start = min(in_held, request.num_tokens - 1)
+            tokens = request.num_tokens - start
             # A prompt over the budget gets a step of its own rather than waiting for ever.
             if rows and tokens > budget:
                 break
-            needed = self.pool.pages_for(tokens)
-            if needed > self.pool.num_free:
+            needed = self.pool.pages_for(request.num_tokens) - len(held)
+            if needed + self.pool.num_idle_in(held) > self.pool.num_free:
                 break
             self.waiting.popleft()
-            request.pages = self.pool.allocate(needed)
+            self.pool.share(held)
+            request.pages = held + self.pool.allocate(needed, after=held[-1] if held else None)
+            request.num_computed, request.num_filed, request.prefix_key = start, len(held), key
+            if request.num_cached is None:
+                request.num_cached = start
             request.status = Status.RUNNING
             self.running.append(request)
-            rows.append(Row(request, start=0, num_new=tokens))
+            self._admitted += 1
+            rows.append(Row(request, start, tokens, write_from=in_held))
             budget -= tokens
         if rows:
             self.running.sort(key=lambda r: r.request_id)
         return rows
+
+    def _find_prefix(self, request: Request) -> tuple[list[int], Key]:
+        index = self.pool.index
+        return index.find(request.all_token_ids) if index is not None else ([], ROOT)
 
     def _advance(self) -> list[Row]:
         """One token for each running row, the oldest first; the youngest yield their pages when none are free."""
@@ -123,6 +146,21 @@ class Scheduler:
             request.pages += self.pool.allocate(needed, after=request.pages[-1])
             rows.append(Row(request, start=request.num_computed, num_new=request.num_uncomputed))
         return rows
+
+    def commit(self, row: Row) -> None:
+        """The row's step has run: its positions have their K and V, and pages that are full now can be found."""
+        request, index, size = row.request, self.pool.index, self.pool.page_size
+        request.num_computed = row.seq_len
+        while index is not None and (request.num_filed + 1) * size <= request.num_computed:
+            start = request.num_filed * size
+            ids = request.slice_ids(start, start + size)
+            request.prefix_key = index.file(request.pages[request.num_filed], request.prefix_key, ids)
+            request.num_filed += 1
+
+    def take_back(self, plan: StepPlan) -> None:
+        """The step did not run to its end: its rows go back to the head of the queue, in order, to be computed anew."""
+        for row in reversed(plan.rows):
+            self._preempt(row.request)
 
     def _preempt(self, request: Request) -> None:
         self._release(request)
@@ -147,7 +185,8 @@ class Scheduler:
     def _release(self, request: Request) -> None:
         self.pool.free(request.pages)
         request.pages = []
-        request.num_computed = 0
+        request.num_computed = request.num_filed = 0
+        request.prefix_key = ROOT
 
     def check_integrity(self) -> None:
         """Walk the queue, the rows and the pool; AssertionError where they disagree."""

@@ -21,6 +21,8 @@ class TextStream:
         self._ids: list[int] = []
         self._window = 0  # ids[_window:_read] are shown already and give context
         self._read = 0
+        self._taken = 0  # text[:_taken] has been given to a reader
+        self._ended = False
         self.text = ""
 
     def push(self, token_id: int) -> bool:
@@ -35,8 +37,18 @@ class TextStream:
         self._window, self._read = self._read, len(self._ids)
         return self._cut(before)
 
+    def take(self) -> str:
+        """Text that is certain and was not taken before: all but an end that may yet become a stop string."""
+        certain = len(self.text) - (0 if self._ended else self._open_stop())
+        piece = self.text[self._taken : certain]
+        self._taken = max(self._taken, certain)
+        return piece
+
     def finish(self) -> bool:
-        """No more ids will come: what was held back is shown as it is."""
+        """No more ids will come: what was held back is shown as it is, unless a stop string has ended the text."""
+        if self._ended:
+            return True
+        self._ended = True
         shown = self._decode(self._ids[self._window : self._read])
         whole = self._decode(self._ids[self._window :])
         before = len(self.text)
@@ -51,4 +63,12 @@ class TextStream:
         if not hits:
             return False
         self.text = self.text[: min(hits)]
+        self._ended = True
         return True
+
+    def _open_stop(self) -> int:
+        """Characters at the end of the text that are the beginning of a stop string."""
+        return max(
+            (n for stop in self._stop for n in range(1, len(stop)) if self.text.endswith(stop[:n])),
+            default=0,
+        )

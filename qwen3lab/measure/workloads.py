@@ -209,7 +209,7 @@ def _checkpoint_dir(model: str | Path) -> Path:
 
 
 def _check_vocabulary(id: str, requests: Sequence[WorkloadRequest], path: Path) -> None:
-    from qwen3lab.config import ModelConfig
+    from qwen3lab.model_config import ModelConfig
 
     vocab_size = ModelConfig.from_dir(path).vocab_size
     largest = max(max(r.prompt_token_ids) for r in requests)

@@ -12,9 +12,10 @@ import torch
 import torch.nn.functional as F
 
 from qwen3lab.attention.base import AttentionBackend, Batch, LayerCache
-from qwen3lab.config import ModelConfig
-from qwen3lab.model.layers import rms_norm
-from qwen3lab.model.rope import RotaryEmbedding, rotate
+from qwen3lab.model.layers import rms_norm, rms_norm_rope
+from qwen3lab.model.linear import Linear
+from qwen3lab.model.rope import RotaryEmbedding
+from qwen3lab.model_config import ModelConfig
 
 
 @dataclass(frozen=True)
@@ -23,8 +24,7 @@ class LayerWeights:
 
     input_norm: torch.Tensor  # [H]
     qkv: torch.Tensor  # [(Hq + 2·Hkv)·D, H]
-    q_norm: torch.Tensor  # [D]
-    k_norm: torch.Tensor  # [D]
+    qk_norm: torch.Tensor  # [Hq + Hkv, D]: the q weight for each q head, then the k weight for each k head
     o: torch.Tensor  # [H, Hq·D]
     post_attention_norm: torch.Tensor  # [H]
     gate_up: torch.Tensor  # [2·intermediate, H]
@@ -45,12 +45,18 @@ class Qwen3:
     """The forward pass over one packed batch."""
 
     def __init__(
-        self, config: ModelConfig, weights: Weights, rotary: RotaryEmbedding, attention: AttentionBackend
+        self,
+        config: ModelConfig,
+        weights: Weights,
+        rotary: RotaryEmbedding,
+        attention: AttentionBackend,
+        linear: Linear,
     ) -> None:
         self.config = config
         self.weights = weights
         self.rotary = rotary
         self.attention = attention
+        self.linear = linear
 
     def forward(self, batch: Batch, kv: list[LayerCache]) -> torch.Tensor:
         """Logits of each row's last token, [B, V] in the model's dtype; K and V of all T tokens go to their pages."""
@@ -62,7 +68,7 @@ class Qwen3:
             )
             x = x + self._mlp(rms_norm(x, layer.post_attention_norm, self.config.rms_norm_eps), layer)
         last = x if batch.num_rows == batch.num_tokens else x.index_select(0, batch.logits_rows)
-        return F.linear(rms_norm(last, self.weights.norm, self.config.rms_norm_eps), self.weights.head)
+        return self.linear(rms_norm(last, self.weights.norm, self.config.rms_norm_eps), self.weights.head)
 
     def _attention(
         self,
@@ -74,12 +80,12 @@ class Qwen3:
         batch: Batch,
     ) -> torch.Tensor:
         c = self.config
-        q, k, v = F.linear(x, layer.qkv).split((c.q_size, c.kv_size, c.kv_size), dim=-1)
-        q = rotate(rms_norm(q.unflatten(-1, (c.num_heads, c.head_dim)), layer.q_norm, c.rms_norm_eps), cos, sin)
-        k = rotate(rms_norm(k.unflatten(-1, (c.num_kv_heads, c.head_dim)), layer.k_norm, c.rms_norm_eps), cos, sin)
-        self.attention.store(k, v.unflatten(-1, (c.num_kv_heads, c.head_dim)), cache, batch)
-        return F.linear(self.attention.attend(q, cache, batch).flatten(1), layer.o)
+        heads = self.linear(x, layer.qkv).view(len(x), c.num_heads + 2 * c.num_kv_heads, c.head_dim)
+        qk, v = heads.split((c.num_heads + c.num_kv_heads, c.num_kv_heads), dim=1)
+        q, k = rms_norm_rope(qk, layer.qk_norm, c.rms_norm_eps, cos, sin).split((c.num_heads, c.num_kv_heads), dim=1)
+        self.attention.store(k, v, cache, batch)
+        return self.linear(self.attention.attend(q, cache, batch).flatten(1), layer.o)
 
     def _mlp(self, x: torch.Tensor, layer: LayerWeights) -> torch.Tensor:
-        gate, up = F.linear(x, layer.gate_up).chunk(2, dim=-1)
-        return F.linear(F.silu(gate) * up, layer.down)
+        gate, up = self.linear(x, layer.gate_up).chunk(2, dim=-1)
+        return self.linear(F.silu(gate) * up, layer.down)

@@ -6,7 +6,7 @@ import math
 
 import torch
 
-from qwen3lab.config import RopeConfig
+from qwen3lab.model_config import RopeConfig
 
 
 class RotaryEmbedding:
@@ -27,9 +27,13 @@ class RotaryEmbedding:
 
 
 def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-    """Turn each pair of x [T, heads, D] by its angle; computed in fp32, returned in x's dtype."""
-    first, second = x.float().chunk(2, dim=-1)
-    return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1).to(x.dtype)
+    """Turn each pair of x, fp32 [T, heads, D], by its angle: (a, b) becomes (a·cos − b·sin, b·cos + a·sin)."""
+    first, second = x.chunk(2, dim=-1)
+    turned = torch.empty_like(x)
+    a, b = turned.chunk(2, dim=-1)
+    torch.mul(first, cos, out=a).addcmul_(second, sin, value=-1)
+    torch.mul(second, cos, out=b).addcmul_(first, sin)
+    return turned
 
 
 def frequencies(config: RopeConfig, head_dim: int) -> torch.Tensor:

@@ -13,7 +13,7 @@ from jinja2.ext import loopcontrols
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from tokenizers import Tokenizer as FastTokenizer
 
-from qwen3lab.config import CheckpointError
+from qwen3lab.model_config import CheckpointError
 
 Message = Mapping[str, Any]
 

@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from safetensors import SafetensorError, safe_open
 
-from qwen3lab.config import CheckpointError, ModelConfig
 from qwen3lab.model.qwen3 import LayerWeights, Weights
+from qwen3lab.model_config import CheckpointError, ModelConfig
 
 HUB_FILES = ("*.safetensors", "*.json", "*.jinja")
 # Written by some exporters, computed here: rotary frequencies.
@@ -134,13 +134,15 @@ def _assemble(read: _Reader, c: ModelConfig) -> Weights:
         def name(part: str) -> str:
             return f"model.layers.{i}.{part}.weight"
 
+        def per_head(which: str, heads: int) -> torch.Tensor:
+            return read(name(f"self_attn.{which}_norm"), c.head_dim).expand(heads, -1)
+
         qkv = [name(f"self_attn.{p}_proj") for p in "qkv"]
         gate_up = [name(f"mlp.{p}_proj") for p in ("gate", "up")]
         return LayerWeights(
             input_norm=read(name("input_layernorm"), c.hidden_size),
             qkv=read.joined(qkv, (c.hidden_size,), [c.q_size, c.kv_size, c.kv_size]),
-            q_norm=read(name("self_attn.q_norm"), c.head_dim),
-            k_norm=read(name("self_attn.k_norm"), c.head_dim),
+            qk_norm=torch.cat([per_head("q", c.num_heads), per_head("k", c.num_kv_heads)]),
             o=read(name("self_attn.o_proj"), c.hidden_size, c.q_size),
             post_attention_norm=read(name("post_attention_layernorm"), c.hidden_size),
             gate_up=read.joined(gate_up, (c.hidden_size,), [c.intermediate_size] * 2),

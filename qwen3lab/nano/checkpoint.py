@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from qwen3lab.config import ModelConfig
+from qwen3lab.model_config import ModelConfig
 from qwen3lab.nano.shapes import config_json, generation_json
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja")

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from qwen3lab.config import CheckpointError, ModelConfig
+from qwen3lab.model_config import CheckpointError, ModelConfig
 
 CARRIER = 2.0**-10  # c, in the embedding of every real id
 CARRIER_NORM = 2.0**14  # the final norm's weight there; like PUSH within float16

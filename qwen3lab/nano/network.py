@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from qwen3lab.config import ModelConfig
+from qwen3lab.model_config import ModelConfig
 
 
 class RMSNorm(nn.Module):

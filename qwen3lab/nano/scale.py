@@ -17,7 +17,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from qwen3lab.config import CheckpointError, ModelConfig
+from qwen3lab.model_config import CheckpointError, ModelConfig
 from qwen3lab.nano.checkpoint import copy_tokenizer, new_directory, write_configs
 from qwen3lab.nano.enlarge import check, enlarged
 from qwen3lab.nano.shapes import SHAPES

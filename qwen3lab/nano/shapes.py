@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from qwen3lab.config import ModelConfig, RopeConfig
+from qwen3lab.model_config import ModelConfig, RopeConfig
 
 
 def _shape(

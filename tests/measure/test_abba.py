@@ -55,11 +55,12 @@ def test_blocks_ran_in_the_seeded_order(comparison):
     trials = comparison.trials
     assert list(trials["trial_id"]) == list(range(len(trials)))
     for workload in ("short", "one_token"):
-        counted = trials[(trials["workload"] == workload) & ~trials["warmup"]]
-        found = ["".join(block["arm"]) for _, block in counted.groupby("block_id", sort=True)]
-        assert found[:2] == orders(2, 7, workload)
-        assert set(found) <= {"ABBA", "BAAB"}
-        for _, block in counted.groupby("block_id"):
+        ran = trials[(trials["workload"] == workload) & ~trials["warmup"]]
+        blocks = [block for _, block in ran.groupby("block_id", sort=True)]
+        # A block that the machine spoilt ran again, at the end of its round, and does not count.
+        counted = ["".join(block["arm"]) for block in blocks if "reject" not in set(block["health"])]
+        assert counted == orders(2, 7, workload)
+        for block in blocks:
             assert list(block["slot"]) == [0, 1, 2, 3]
             ids = list(block["trial_id"])
             assert ids == list(range(ids[0], ids[0] + 4)), "a block's runs follow each other"

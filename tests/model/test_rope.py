@@ -8,8 +8,8 @@ import torch
 import checkpoints
 from oracle import Oracle
 from qwen3lab import LLM, SamplingParams
-from qwen3lab.config import ModelConfig
 from qwen3lab.model.rope import RotaryEmbedding, rotate
+from qwen3lab.model_config import ModelConfig
 
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 256}
 FORMS = {

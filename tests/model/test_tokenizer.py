@@ -7,8 +7,8 @@ import shutil
 
 import pytest
 
-from qwen3lab.config import CheckpointError
 from qwen3lab.model.tokenizer import Tokenizer
+from qwen3lab.model_config import CheckpointError
 
 TURN = {"role": "user", "content": "Say «hi» & <b>bye</b>"}
 CONVERSATIONS = {

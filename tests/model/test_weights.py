@@ -11,8 +11,8 @@ from safetensors.torch import load_file, save_file
 
 import checkpoints
 from qwen3lab import LLM
-from qwen3lab.config import CheckpointError, ModelConfig
 from qwen3lab.model.weights import resolve
+from qwen3lab.model_config import CheckpointError, ModelConfig
 
 
 def edit_config(path, **changes):

@@ -16,8 +16,8 @@ from safetensors.torch import load_file, save_file
 import checkpoints
 from oracle import Oracle
 from qwen3lab import LLM, SamplingParams
-from qwen3lab.config import CheckpointError
 from qwen3lab.model.layers import rms_norm
+from qwen3lab.model_config import CheckpointError
 from qwen3lab.nano.enlarge import CARRIER
 from qwen3lab.nano.scale import SHARD_BYTES, random_checkpoint, scale_checkpoint
 from qwen3lab.nano.shapes import SHAPES

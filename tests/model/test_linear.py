@@ -1,0 +1,50 @@
+"""Every provider of x·Wᵀ gives the product: within its dtype's rounding of fp64, and contiguous."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from qwen3lab.model.linear import Linear, TorchLinear, WeightMajorLinear, WideningLinear, choose
+
+CASES = [
+    (TorchLinear, torch.float32), (TorchLinear, torch.bfloat16), (WeightMajorLinear, torch.float32),
+    (WideningLinear, torch.bfloat16), (WideningLinear, torch.float16),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("provider", "dtype"), CASES, ids=lambda v: getattr(v, "__name__", str(v)))
+@pytest.mark.parametrize("rows", [1, 2, 3, 16])
+@pytest.mark.parametrize("shape", [(7, 5), (1030, 512), (3, 300_000)], ids=str)
+def test_the_product_is_within_its_rounding_of_fp64(provider: type[Linear], dtype, rows, shape):
+    torch.manual_seed(0)
+    weight = (torch.randn(shape) / shape[1] ** 0.5).to(dtype)
+    x = torch.randn(rows, shape[1]).to(dtype)
+    out = provider()(x, weight)
+    assert (out.dtype, tuple(out.shape), out.is_contiguous()) == (dtype, (rows, shape[0]), True)
+    exact = x.double() @ weight.double().t()
+    # fp32 sums of n terms stray by √n · ε of the terms' size (1 here); then one rounding to the dtype.
+    summed = 4 * shape[1] ** 0.5 * torch.finfo(torch.float32).eps
+    assert ((out.double() - exact).abs() <= summed + torch.finfo(dtype).eps / 2 * (exact.abs() + summed)).all()
+
+
+def test_weights_of_different_sizes_share_the_block():
+    linear, x = WideningLinear(), torch.randn(4, 300_000).bfloat16()
+    wide, narrow = torch.randn(2, 300_000).bfloat16(), torch.randn(9, 8).bfloat16()
+    first = linear(x, wide)
+    linear(x[:, :8], narrow)
+    assert torch.equal(linear(x, wide), first)
+
+
+def test_the_choice_is_recorded_and_follows_the_machine(monkeypatch, chaotic):
+    from qwen3lab import LLM
+
+    cpu = torch.device("cpu")
+    assert isinstance(choose(cpu, torch.float32), WeightMajorLinear)
+    monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: False)
+    assert isinstance(choose(cpu, torch.bfloat16), WideningLinear)
+    monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: True)
+    assert isinstance(choose(cpu, torch.bfloat16), TorchLinear)
+    assert isinstance(choose(torch.device("cuda"), torch.float32), TorchLinear)
+    llm = LLM(chaotic, dtype="float32", num_kv_blocks=4)
+    assert llm.facts.linear_provider == WeightMajorLinear.provider
