@@ -72,7 +72,7 @@ def snapshot(pids: Sequence[int]) -> Snapshot:
         throttled_s=machine.throttled_s(),
         load_1min=psutil.getloadavg()[0],
         frequency_mhz=round(frequency.current, 1) if frequency else None,
-        own_cpu_s={pid: _tree_cpu_s(pid) for pid in pids},
+        own_cpu_s=_own_cpu_s(pids),
         gpus=nvml.read(),
     )
 
@@ -171,16 +171,30 @@ def _judge_gpu(gpu: nvml.GpuReading, running: int | None, limits: Limits) -> lis
     return found
 
 
-def _tree_cpu_s(pid: int) -> float:
-    """CPU seconds of a process and its living children; 0 for one that is gone."""
-    total = 0.0
+def _own_cpu_s(pids: Sequence[int]) -> dict[int, float]:
+    """CPU seconds of each process and its living children; 0 for one that is gone.
+
+    The parent of the arms is watched beside them: what belongs to another watched process is that one's alone.
+    """
+    trees = {pid: _tree(pid) for pid in pids}
+    for pid, tree in trees.items():
+        for other in pids:
+            if other != pid and other in tree:
+                for member in trees[other]:
+                    tree.pop(member, None)
+    return {pid: sum(tree.values()) for pid, tree in trees.items()}
+
+
+def _tree(pid: int) -> dict[int, float]:
+    """CPU seconds by pid, of a process and all its living descendants."""
+    seconds: dict[int, float] = {}
     with suppress(psutil.NoSuchProcess):
         process = psutil.Process(pid)
         for member in (process, *process.children(recursive=True)):
             with suppress(psutil.NoSuchProcess, psutil.AccessDenied):
                 times = member.cpu_times()
-                total += times.user + times.system
-    return total
+                seconds[member.pid] = times.user + times.system
+    return seconds
 
 
 def _processes_cpu_s() -> dict[tuple[int, str], float]:

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from dataclasses import replace
 
 import psutil
@@ -153,3 +154,16 @@ def test_a_cpu_quota_bounds_the_cores(monkeypatch, tmp_path):
     assert machine.usable_cores() == 1
     assert machine.throttled_s() == 2.5
     assert machine.memory_limit_bytes() == 1048576
+
+
+def test_an_arm_that_works_is_not_counted_for_its_parent_too():
+    """The parent is watched beside its arms: the running arm's time must not come back as an idle process's."""
+    burn = "import time; end = time.process_time() + 0.6\nwhile time.process_time() < end: pass"
+    with subprocess.Popen([sys.executable, "-c", burn]) as child:
+        watched = [child.pid, os.getpid()]
+        before = health.snapshot(watched)
+        time.sleep(0.4)
+        after = health.snapshot(watched)
+    used = {pid: after.own_cpu_s[pid] - before.own_cpu_s[pid] for pid in watched}
+    assert used[child.pid] > 0.1
+    assert used[os.getpid()] < used[child.pid] / 2
