@@ -6,6 +6,7 @@ The KV cache is, per layer, two tensors [P, S, Hkv, D] (pages, page size, heads,
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple, Protocol
 
 import torch
@@ -39,6 +40,13 @@ class Batch:
     query_lens_host: tuple[int, ...]
     seq_lens_host: tuple[int, ...]
     pages_host: tuple[tuple[int, ...], ...]
+
+    @cached_property
+    def run_starts(self) -> tuple[int | None, ...]:
+        """Each row's first page where its pages follow one another, else None. The same for every layer of a step."""
+        return tuple(
+            table[0] if table == tuple(range(table[0], table[0] + len(table))) else None for table in self.pages_host
+        )
 
     @property
     def num_rows(self) -> int:

@@ -33,11 +33,10 @@ class TorchAttention:
 
 def history(pages: torch.Tensor, b: int, batch: Batch) -> torch.Tensor:
     """Row b's keys or values so far, [1, Hkv, n, D]: a view where its pages are consecutive, else a gathered copy."""
-    table, length = batch.pages_host[b], batch.seq_lens_host[b]
+    length, first = batch.seq_lens_host[b], batch.run_starts[b]
     _, page_size, num_kv_heads, dim = pages.shape
-    first = table[0]
-    if table[-1] - first != len(table) - 1 or table != tuple(range(first, first + len(table))):
-        pages, first = pages.index_select(0, batch.block_table[b, : len(table)]), 0
+    if first is None:
+        pages, first = pages.index_select(0, batch.block_table[b, : len(batch.pages_host[b])]), 0
     # One op instead of a chain of slices and transposes, which at a layer and a row each would be half of a step.
     width = num_kv_heads * dim
     return pages.as_strided((1, num_kv_heads, length, dim), (0, dim, width, 1), first * page_size * width)

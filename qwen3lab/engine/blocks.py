@@ -111,16 +111,16 @@ class BlockPool:
         if owners[PADDING_PAGE] or self._owners[PADDING_PAGE]:
             raise AssertionError("the padding page is owned by a request")
         for page in range(1, self.num_pages):
-            state = [n for n, pages in (("free", self._free), ("idle", self._idle)) if page in pages] or ["not free"]
+            is_free, is_idle = page in self._free, page in self._idle
             is_filed = self.index is not None and page in self.index
-            if owners[page] != self._owners[page] or bool(owners[page]) != (state == ["not free"]) or len(state) > 1:
+            if owners[page] != self._owners[page] or bool(owners[page]) + is_free + is_idle != 1:
                 raise AssertionError(
-                    f"page {page}: {owners[page]} owners, {self._owners[page]} counted, and {' and '.join(state)} "
-                    "(leaked or owned twice)"
+                    f"page {page}: {owners[page]} owners, {self._owners[page]} counted, free: {is_free}, "
+                    f"idle: {is_idle} (leaked or owned twice)"
                 )
-            if owners[page] > 1 and not is_filed:
-                raise AssertionError(f"page {page} has {owners[page]} owners and the prefix index does not know it")
-            if is_filed if state == ["free"] else not is_filed and state == ["idle"]:
-                raise AssertionError(f"page {page} is {state[0]}, and the prefix index says otherwise")
+            if is_free and is_filed:
+                raise AssertionError(f"page {page} is free, and the prefix index still names it")
+            if (is_idle or owners[page] > 1) and not is_filed:
+                raise AssertionError(f"page {page} is idle or shared, and the prefix index does not know it")
         if self.index is not None:
             self.index.check_integrity()
