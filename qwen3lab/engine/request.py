@@ -21,7 +21,7 @@ class SamplingParams:
 
     max_tokens      most tokens to generate, at least 1
     temperature     0 is greedy (ties: the lowest id); below MIN_TEMPERATURE counts as 0
-    top_k           keep the k likeliest ids; 0, or the vocabulary size and more, keeps all
+    top_k           keep the k likeliest ids; 0, −1, or the vocabulary size and more, keeps all
     top_p           keep the smallest set of ids whose probability reaches top_p, in (0, 1]
     stop            strings that end the request; the text is cut before the match
     stop_token_ids  ids that end the request as EOS does: the id is the last of token_ids
@@ -47,7 +47,7 @@ class SamplingParams:
         _whole("max_tokens", self.max_tokens, least=1)
         if not isinstance(self.temperature, int | float) or not math.isfinite(self.temperature) or self.temperature < 0:
             raise ValueError(f"temperature={self.temperature!r}, allowed: a finite number of at least 0")
-        _whole("top_k", self.top_k, least=0)
+        _whole("top_k", self.top_k, least=-1)
         if not isinstance(self.top_p, int | float) or not 0 < self.top_p <= 1:
             raise ValueError(f"top_p={self.top_p!r}, allowed: over 0 and up to 1")
         if self.logprobs is not None:

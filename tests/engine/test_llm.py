@@ -87,7 +87,7 @@ def test_a_bad_request_fails_alone(llm, prompt, told):
     "bad",
     [
         {"max_tokens": 0}, {"max_tokens": 1.5}, {"temperature": -1}, {"temperature": float("nan")},
-        {"top_k": -1}, {"top_p": 0.0}, {"top_p": 1.5}, {"stop": [""]}, {"logprobs": -1}, {"seed": -4},
+        {"top_k": -2}, {"top_p": 0.0}, {"top_p": 1.5}, {"stop": [""]}, {"logprobs": -1}, {"seed": -4},
     ],
     ids=str,
 )  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from pathlib import Path
 
@@ -88,6 +89,90 @@ def test_rows_scattered_over_the_pool_change_no_token(chaotic):
         done += llm.step()
     done.sort(key=lambda c: c.request_id)
     assert [list(c.token_ids) for c in done] == generated(chaotic, prompts, 30, block_size=16)
+
+
+@pytest.mark.parametrize("length", [1, 2, 127, 128, 129, 1000, 4095, 4096])
+def test_prompts_of_every_length(chaotic, length):
+    """Around the edges of a page (128 on a CPU), and as long as nobody's first prompt is."""
+    rng = random.Random(length)
+    prompt = [rng.randrange(checkpoints.VOCAB) for _ in range(length)]
+    (output,) = generated(chaotic, [prompt], 16, block_size=128, num_kv_blocks=40)
+    assert output == Oracle(chaotic).argmaxes(prompt, output)
+
+
+@pytest.mark.parametrize("backwards", [False, True])
+def test_one_token_beside_five_thousand(chaotic, backwards):
+    """Rows of very different lengths in one step: the short row's padding weighs nothing, no logprob is NaN."""
+    rng = random.Random(8)
+    prompts = [[rng.randrange(checkpoints.VOCAB) for _ in range(n)] for n in (1, 5000, 2, 1)]
+    prompts = prompts[::-1] if backwards else prompts
+    llm = LLM(chaotic, block_size=16, num_kv_blocks=400)
+    done = llm.generate(prompts, SamplingParams(max_tokens=12, ignore_eos=True, logprobs=1), use_tqdm=False)
+    oracle = Oracle(chaotic)
+    for prompt, completion in zip(prompts, done, strict=True):
+        assert list(completion.token_ids) == oracle.argmaxes(prompt, list(completion.token_ids))
+        assert all(math.isfinite(lp.chosen) and lp.chosen <= 0 for lp in completion.logprobs)
+
+
+@pytest.mark.parametrize("budget", [1, 7, 8, 16, 17, 64, 4096])
+def test_the_token_budget_of_a_step_changes_no_token(chaotic, budget):
+    """Prompts around and over the budget: each finishes, none waits for ever."""
+    rng = random.Random(9)
+    prompts = [[rng.randrange(checkpoints.VOCAB) for _ in range(n)] for n in (15, 16, 17, 31, 32, 33, 100)]
+    outputs = generated(chaotic, prompts, 20, block_size=8, max_num_batched_tokens=budget)
+    assert outputs == generated(chaotic, prompts, 20)
+
+
+@pytest.mark.parametrize("page_size", [1, 8, 16, 256])
+@pytest.mark.parametrize("prefix", [False, True], ids=["plain", "prefix caching"])
+def test_a_pool_of_just_what_the_largest_request_needs(chaotic, page_size, prefix):
+    """Its last token needs no page. Every other request makes way for it, or waits; each token is right."""
+    prompts = mixed_prompts(5, checkpoints.VOCAB, longest=40, seed=10)
+    prompts[2] = [(7 * i) % checkpoints.VOCAB for i in range(44)]
+    held = 44 + 30 - 1
+    options = {"block_size": page_size, "num_kv_blocks": -(-held // page_size), "enable_prefix_caching": prefix}
+    assert generated(chaotic, prompts, 30, **options) == generated(chaotic, prompts, 30)
+
+
+@pytest.mark.parametrize("max_tokens", [1, 2, 5, 17, 60])
+def test_however_often_a_request_is_preempted_each_token_comes_once(markov, max_tokens):
+    """The pool fits one and a half of them, and an EOS waits inside: lengths, reasons and ids are those of a chain."""
+    llm = LLM(markov, block_size=4, num_kv_blocks=24)
+    stop = 100
+    prompts = [[0] * (3 + 5 * i) + [60 + 5 * i] for i in range(7)]
+    params = SamplingParams(max_tokens=max_tokens, stop_token_ids=[stop])
+    for prompt, completion in zip(prompts, llm.generate(prompts, params, use_tqdm=False), strict=True):
+        length = min(max_tokens, stop - prompt[-1])
+        assert completion.token_ids == tuple(prompt[-1] + 1 + i for i in range(length))
+        assert completion.finish_reason == ("stop" if completion.token_ids[-1] == stop else "length")
+        assert len(completion.metrics.token_times_s) == length
+    if max_tokens == 60:
+        assert llm._scheduler.num_preemptions > 3, "hardly anyone was preempted, so this tests little"
+
+
+def test_the_same_call_gives_the_same_ids(chaotic):
+    prompts = mixed_prompts(8, checkpoints.VOCAB, longest=50, seed=11)
+    llm = LLM(chaotic, dtype="bfloat16", num_kv_blocks=100)
+    params = SamplingParams(max_tokens=60, ignore_eos=True)
+    first, again = (llm.generate(prompts, params, use_tqdm=False) for _ in range(2))
+    assert [c.token_ids for c in first] == [c.token_ids for c in again]
+
+
+def test_batch_mates_part_a_bfloat16_request_only_at_near_ties(chaotic):
+    """Alone, eight of it, and among 31 others: where ids part, fp32's logits of the two ids lie within rounding."""
+    rng = random.Random(12)
+    prompt = [rng.randrange(checkpoints.VOCAB) for _ in range(30)]
+    llm = LLM(chaotic, dtype="bfloat16", num_kv_blocks=300)
+    params = SamplingParams(max_tokens=64, ignore_eos=True)
+    oracle = Oracle(chaotic)
+    bf16 = Oracle(chaotic, dtype=torch.bfloat16)
+    allowed = 2 * float(oracle.gaps(prompt, bf16.greedy(prompt, 64)).max()) + 0.05
+    (alone,) = llm.generate([prompt], params, use_tqdm=False)
+    crowd = llm.generate([prompt] * 8, params, use_tqdm=False)
+    others = mixed_prompts(31, checkpoints.VOCAB, longest=50, seed=13)
+    amid = llm.generate([*others[:15], prompt, *others[15:]], params, use_tqdm=False)[15]
+    for completion in (alone, *crowd, amid):
+        assert float(oracle.gaps(prompt, list(completion.token_ids)).max()) <= allowed
 
 
 @pytest.mark.parametrize(

@@ -38,7 +38,7 @@ def test_marginals(params, expected):
         assert stats.chisquare(counts[kept], p[kept] * counts.sum()).pvalue > 1e-4
 
 
-@pytest.mark.parametrize("top_k", [0, 4, 5, 10**7, 2**31])
+@pytest.mark.parametrize("top_k", [-1, 0, 4, 5, 10**7, 2**31])
 def test_a_top_k_of_the_vocabulary_or_more_filters_nothing(top_k):
     plain = [draw(LOGITS, SamplingParams(temperature=1.0), uniform(s, 0)) for s in range(200)]
     assert [draw(LOGITS, SamplingParams(temperature=1.0, top_k=top_k), uniform(s, 0)) for s in range(200)] == plain
