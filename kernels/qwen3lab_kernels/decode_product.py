@@ -16,11 +16,7 @@ import triton
 import triton.language as tl
 
 from qwen3lab_kernels.cost import Cost
-
-try:
-    from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
-except ImportError:  # a Triton without them: `dependent_launch` then says no
-    gdc_launch_dependents = gdc_wait = None
+from qwen3lab_kernels.dependent import LINE_BYTES, dependent_options, gdc_launch_dependents, gdc_wait, prefetch
 
 MAX_ROWS = 16
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
@@ -48,11 +44,6 @@ def choose_tile(rows: int, n: int, k: int) -> Tile:
     return Tile(n=16 if n <= 8192 else 64, k=min(256, triton.next_power_of_2(k)), warps=4, stages=4)
 
 
-def dependent_launch(device: torch.device) -> bool:
-    """Whether kernels here can be launched before their predecessor has ended (compute capability 9.0 and up)."""
-    return gdc_wait is not None and device.type == "cuda" and torch.cuda.get_device_capability(device)[0] >= 9
-
-
 @triton.jit
 def tile_product(
     p_x, p_norm, p_w, o_n, m_n, rows, x_stride, eps,
@@ -64,17 +55,30 @@ def tile_product(
     """
     o_k = tl.arange(0, BLOCK_K)
     o_r = tl.arange(0, R)
+    EVEN: tl.constexpr = K % BLOCK_K == 0
     p_rows = p_w + o_n.to(tl.int64)[:, None] * K
-    w = tl.load(p_rows + o_k[None, :], mask=m_n[:, None] & (o_k < K)[None, :], other=0.0)
+    # One row: the first piece of W waits in registers. More: the loop's pipeline must own every load, so W waits in L2.
+    AHEAD: tl.constexpr = BLOCK_K if R == 1 else 0
+    if R == 1:
+        m_w = m_n[:, None] if EVEN else m_n[:, None] & (o_k < K)[None, :]
+        w = tl.load(p_rows + o_k[None, :], mask=m_w, other=0.0)
     if DEPENDENT:
         gdc_launch_dependents()
+        LINE: tl.constexpr = LINE_BYTES // (p_w.dtype.element_ty.primitive_bitwidth // 8)
+        o_line = tl.arange(0, max(BLOCK_K // LINE, 1)) * LINE
+        p_lines = p_w + tl.where(m_n, o_n, 0).to(tl.int64)[:, None] * K
+        for start in range(AHEAD, K, BLOCK_K):
+            prefetch(p_lines + tl.minimum(start + o_line, K - 1)[None, :])
         gdc_wait()
     acc = tl.zeros([R, o_n.shape[0]], tl.float32)
     squares = tl.zeros([R], tl.float32)
     for start in tl.range(0, K, BLOCK_K):
         k = start + o_k
-        m_k = k < K
-        if start > 0:
+        m_k = (k < K) | EVEN
+        if R > 1:
+            m_w = m_n[:, None] if EVEN else m_n[:, None] & m_k[None, :]
+            w = tl.load(p_rows + k[None, :], mask=m_w, other=0.0)
+        elif start > 0:
             w = tl.load(p_rows + k[None, :], mask=m_n[:, None] & m_k[None, :], other=0.0)
         p_tile = p_x + o_r.to(tl.int64)[:, None] * x_stride + k[None, :]
         x = tl.load(p_tile, mask=(o_r < rows)[:, None] & m_k[None, :], other=0.0).to(tl.float32)
@@ -125,9 +129,8 @@ def check_out(op: str, name: str, out: torch.Tensor, shape: tuple[int, int], lik
 
 
 def launch_options(tile: Tile, dependent: bool) -> dict[str, int | bool]:
-    """What a launch takes beside its arguments; `launch_pdl` is passed only where it is asked for."""
-    options: dict[str, int | bool] = {"num_warps": tile.warps, "num_stages": tile.stages}
-    return options | {"launch_pdl": True} if dependent else options
+    """What a launch takes beside its arguments."""
+    return {"num_warps": tile.warps, "num_stages": tile.stages} | dependent_options(dependent)
 
 
 def row_block(rows: int) -> int:

@@ -16,13 +16,12 @@ from qwen3lab_kernels.decode_product import (
     Tile,
     check,
     choose_tile,
-    gdc_launch_dependents,
-    gdc_wait,
     launch_options,
     product_cost,
     row_block,
     tile_product,
 )  # fmt: skip
+from qwen3lab_kernels.dependent import gdc_launch_dependents, gdc_wait
 
 NOT_FINITE = -1
 FINISH_BLOCK = 1024

@@ -51,9 +51,9 @@ def norm_linear(
     dependent: bool = False,
     tile: Tile | None = None,
 ) -> torch.Tensor:
-    """Launch. `dependent`: start before the kernel that writes x has ended (see decode_product.dependent_launch).
+    """Launch. `dependent`: start before the kernel that writes x has ended (see dependent.py).
 
-    Everything but x must have been written before that predecessor was launched: weights and norm are read early.
+    Everything but x must have been written before the chain began: weights and norm are read early.
     """
     rows, n, k = check("norm_linear", x, weight, norm)
     out = torch.empty(rows, n, dtype=x.dtype, device=x.device) if out is None else out

@@ -24,13 +24,14 @@ import triton.language as tl
 
 from qwen3lab_kernels import paged_prefill
 from qwen3lab_kernels.cost import Cost
-from qwen3lab_kernels.decode_product import gdc_launch_dependents, gdc_wait
+from qwen3lab_kernels.dependent import LINE_BYTES, dependent_options, gdc_launch_dependents, gdc_wait, prefetch
 from qwen3lab_kernels.paged_prefill import LOG2_E, LOWEST, Cut, attend_keys, check_out, check_pages
 
 MAX_GROUP_ROWS = 128  # query rows times heads of a group: what one program keeps in registers
 MAX_SPLITS = 128
 KEYS_WORTH_A_SPLIT = 256  # below this, what a further program saves is less than combining costs
 PROGRAMS_PER_SM = 2  # that are resident at once with the cuts below
+KEYS_AHEAD = tl.constexpr(512)  # of a split, asked for before the predecessor has ended
 LSE_COLUMNS = 4  # one for the log-sum-exp, the rest so that rows stay aligned to 16 bytes
 
 
@@ -74,6 +75,21 @@ def _keys_per_split(length, splits, BLOCK_N: tl.constexpr):
 
 
 @triton.jit
+def _ask_for_keys(
+    p_k, p_v, p_table, first, last, k_page, k_token, v_page, v_token,
+    S: tl.constexpr, D: tl.constexpr, BLOCK_N: tl.constexpr,
+):  # fmt: skip
+    """Keys and values [first, last) of a head into L2, but for the new tokens' they were written steps ago."""
+    LINE: tl.constexpr = LINE_BYTES // (p_k.dtype.element_ty.primitive_bitwidth // 8)
+    o_line = tl.arange(0, D // LINE) * LINE
+    for start in range(first, last, BLOCK_N):
+        n = start + tl.arange(0, BLOCK_N)
+        page = tl.load(p_table + n // S, mask=n < last, other=0).to(tl.int64)
+        prefetch(p_k + (page * k_page + (n % S) * k_token)[:, None] + o_line[None, :])
+        prefetch(p_v + (page * v_page + (n % S) * v_token)[:, None] + o_line[None, :])
+
+
+@triton.jit
 def _split(
     p_q, p_k, p_v, p_table, p_lens, p_out, p_work, splits, scale,
     q_b, q_q, q_h, k_page, k_token, k_h, v_page, v_token, v_h, table_b, out_b, out_q, out_h,
@@ -85,13 +101,20 @@ def _split(
     i_head = tl.program_id(0).to(tl.int64)
     i_split = tl.program_id(1)
     i_b = tl.program_id(2).to(tl.int64)
-    if DEPENDENT:
-        gdc_launch_dependents()
-        gdc_wait()
     length = tl.load(p_lens + i_b)
     keys = _keys_per_split(length, splits, BLOCK_N)
     first = i_split * keys
     last = tl.minimum(first + keys, length)
+    p_k += i_head * k_h
+    p_v += i_head * v_h
+    p_table += i_b * table_b
+    if DEPENDENT:
+        gdc_launch_dependents()
+        _ask_for_keys(
+            p_k, p_v, p_table, first, tl.minimum(last, first + KEYS_AHEAD), k_page, k_token, v_page, v_token,
+            S, D, BLOCK_N,
+        )  # fmt: skip
+        gdc_wait()
     if not DIRECT and first >= last:
         return  # _combine knows that there is nothing here
     o_m = tl.arange(0, BLOCK_M)
@@ -102,9 +125,6 @@ def _split(
     b_q = tl.load(p_q + i_b * q_b + (i_q.to(tl.int64) * q_q + i_h * q_h)[:, None] + o_d, mask=m_m, other=0.0)
     o_seen = length - Q + 1 + i_q
 
-    p_k += i_head * k_h
-    p_v += i_head * v_h
-    p_table += i_b * table_b
     acc = tl.zeros([BLOCK_M, D], tl.float32)
     total = tl.zeros([BLOCK_M], tl.float32)
     top = tl.full([BLOCK_M], LOWEST, tl.float32)
@@ -190,7 +210,8 @@ def paged_decode(
     """Launch. `max_len` (default N · S) only chooses `num_splits` where that is not given: no length makes it wrong.
 
     `scale` is 1/√D by default. `workspace`: contiguous fp32, at least workspace_shape's size, needed where
-    num_splits > 1. `dependent`: start before the predecessor has ended (see decode_product.dependent_launch).
+    num_splits > 1. `dependent`: start before the predecessor has ended (see dependent.py); lengths and block table are
+    read early.
     """
     op = "paged_decode"
     if q.ndim != 4:
@@ -229,7 +250,7 @@ def paged_decode(
             f"float32 on {q.device} with room for {needed}"
         )
     cut = cut or choose_cut(rows * group, q.element_size(), max_len // splits)
-    options = {"launch_pdl": True} if dependent else {}
+    options = dependent_options(dependent)
     _split[(hkv, splits, b)](
         q, k, v, block_table, seq_lens, out, workspace, splits, (scale or d**-0.5) * LOG2_E,
         *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], block_table.stride(0), *out.stride()[:3],

@@ -19,7 +19,7 @@ import triton.language as tl
 
 from qwen3lab_kernels import store_kv
 from qwen3lab_kernels.cost import Cost
-from qwen3lab_kernels.decode_product import gdc_launch_dependents, gdc_wait
+from qwen3lab_kernels.dependent import dependent_options, gdc_launch_dependents, gdc_wait
 
 OP = "rms_norm_rope"
 HEAD_DIMS = (64, 128)
@@ -142,8 +142,8 @@ def launch(
 ) -> tuple[torch.Tensor, torch.Tensor | None]:  # fmt: skip
     """The kernel: (q, k), k None where it went to the cache. `out` is (q, k) to fill, k unused with a cache.
 
-    `dependent`: start before the kernel that writes qkv has ended (decode_product.dependent_launch says where that is
-    supported); positions, cos_sin and the weights must then have been written before that predecessor was launched.
+    `dependent`: start before the kernel that writes qkv has ended (see dependent.py); positions, cos_sin and the
+    weights are read early.
     """
     tokens, num_heads, dim = check(qkv, q_weight, k_weight, positions, cos_sin, num_kv_heads)
     shapes = ((tokens, num_heads, dim), (tokens, num_kv_heads, dim))
@@ -167,7 +167,7 @@ def launch(
     _rms_norm_rope[(tokens, triton.cdiv(num_heads, heads) + triton.cdiv(num_kv_heads, heads))](
         qkv, q_weight, k_weight, positions, cos_sin, q, q if cache else k, k_cache, v_cache, slots,
         qkv.stride(0), *strides, eps, HQ=num_heads, HKV=num_kv_heads, D=dim, S=k_cache.shape[1], BLOCK_H=heads,
-        STORE=cache is not None, DEPENDENT=dependent, num_warps=warps, **({"launch_pdl": True} if dependent else {}),
+        STORE=cache is not None, DEPENDENT=dependent, num_warps=warps, **dependent_options(dependent),
     )  # fmt: skip
     return q, k if cache is None else None
 

@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from qwen3lab_kernels import linear_residual, lm_head_argmax, norm_gate_up_silu, norm_linear
-from qwen3lab_kernels.decode_product import Tile, choose_tile, dependent_launch
+from qwen3lab_kernels.decode_product import Tile, choose_tile
+from qwen3lab_kernels.dependent import dependent_launch
 
 EPS = 1e-6
 SHAPES = [(1, 48, 64), (1, 33, 200), (2, 33, 200), (5, 96, 320), (16, 70, 513), (1, 10, 2500)]
