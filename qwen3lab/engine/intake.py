@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,8 +24,12 @@ class Intake:
 
     def token_ids(self, prompt: Prompt) -> list[int]:
         """The prompt as ids, at least one, all inside the vocabulary."""
-        ids = self.text_tokenizer("give the prompt as token ids").encode(prompt) if isinstance(prompt, str) else prompt
-        ids = [int(i) for i in ids]
+        if isinstance(prompt, str):
+            prompt = self.text_tokenizer("give the prompt as token ids").encode(prompt)
+        try:
+            ids = [operator.index(i) for i in prompt]  # numpy's and torch's whole numbers too, and no 1.5
+        except TypeError:
+            raise ValueError(f"the prompt is {prompt!r:.80}, allowed: a string, or a sequence of token ids") from None
         if not ids:
             raise ValueError("the prompt is empty; give it at least one token")
         self._check_ids("the prompt", ids)
@@ -56,6 +61,8 @@ def prompt_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
     """A single prompt (a string, or a flat list of ids) becomes a list of one."""
     if isinstance(prompts, str):
         return [prompts]
+    if not isinstance(prompts, Sequence):
+        raise ValueError(f"prompts={prompts!r:.80}, allowed: a string, a list of token ids, or a list of these")
     if len(prompts) and all(isinstance(p, int) for p in prompts):
         return [prompts]  # type: ignore[list-item]
     return list(prompts)  # type: ignore[arg-type]

@@ -236,7 +236,8 @@ class LLM:
 
     def _refused(self, prompt: Prompt, error: str) -> Completion:
         """The completion of a prompt that add_request would not take."""
-        ids = list(prompt) if not isinstance(prompt, str) else []
+        whole = isinstance(prompt, Sequence) and all(isinstance(i, int) for i in prompt)
+        ids = list(prompt) if whole and not isinstance(prompt, str) else []
         request = Request(self._next_id, ids, SamplingParams(), seed=0, arrived_s=time.perf_counter())
         self._next_id += 1
         request.status, request.finish_reason, request.error = Status.FINISHED, "error", error

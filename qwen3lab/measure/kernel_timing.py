@@ -31,7 +31,7 @@ class Timing:
 
 @dataclass(frozen=True)
 class Ceilings:
-    """What this machine reaches: bytes read, bytes copied (read and written) in GB/s, and a large product in TFLOP/s."""
+    """What this machine reaches: bytes read, bytes copied (read and written), GB/s; a large product, TFLOP/s."""
 
     read_gbps: float
     copy_gbps: float
@@ -71,7 +71,8 @@ def time_us(calls: Sequence[Call], device: torch.device, *, budget_ms: int = 60)
                 call()
     count = rounds * len(calls)
     median, low, high = do_bench(graph.replay, warmup=budget_ms // 3, rep=budget_ms, quantiles=[0.5, 0.2, 0.8])
-    return Timing(*(1e3 * ms / count for ms in (median, low, high)), f"graph of {count}, {len(calls)} sets by turns")
+    per_call = 1e3 / count
+    return Timing(median * per_call, low * per_call, high * per_call, f"graph of {count}, {len(calls)} sets by turns")
 
 
 def _by_the_clock(calls: Sequence[Call], budget_ms: int) -> Timing:

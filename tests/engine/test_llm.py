@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 
 import pytest
@@ -31,6 +32,12 @@ def test_one_completion_per_prompt_in_order(llm):
 def test_a_flat_list_of_ids_is_one_prompt(llm):
     (completion,) = llm.generate([1, 2, 3], SamplingParams(max_tokens=2), use_tqdm=False)
     assert completion.token_ids == (4, 5)
+
+
+@pytest.mark.parametrize("prompts", [None, 5, 2.5])
+def test_prompts_of_no_kind_say_what_is_allowed(llm, prompts):
+    with pytest.raises(ValueError, match=f"prompts={prompts}, allowed: a string"):
+        llm.generate(prompts, use_tqdm=False)
 
 
 def test_no_prompts_is_no_completions(llm):
@@ -70,11 +77,24 @@ def test_stop_token_ids_end_even_when_eos_is_ignored(llm):
         ([1] * 8192, "max_model_len=8192"),
         ([1] * 600, "larger than the whole KV pool"),
         ("text", "no tokenizer.json"),
+        ([1, 2.5], r"the prompt is [1, 2.5], allowed: a string, or a sequence of token ids"),
+        (["a"], "the prompt is ['a'], allowed"),
+        (None, "the prompt is None, allowed"),
     ],
-    ids=["empty", "id over the vocabulary", "negative id", "as long as the model", "larger than the pool", "text"],
+    ids=[
+        "empty",
+        "id over the vocabulary",
+        "negative id",
+        "as long as the model",
+        "larger than the pool",
+        "text",
+        "no whole number",
+        "strings in strings",
+        "nothing",
+    ],
 )
 def test_a_bad_request_fails_alone(llm, prompt, told):
-    with pytest.raises(ValueError, match=told):
+    with pytest.raises(ValueError, match=re.escape(told)):
         llm.add_request(prompt, SamplingParams())
     before, bad, after = llm.generate([[9], prompt, [200]], SamplingParams(max_tokens=3), use_tqdm=False)
     assert (before.token_ids, after.token_ids) == ((10, 11, 12), (201, 202, 203))
