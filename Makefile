@@ -31,7 +31,7 @@ lint: setup
 	$(BIN)/nbstripout --verify notebooks/*.ipynb
 
 lab: setup                      ## JupyterLab, in notebooks/
-	$(BIN)/jupyter lab --notebook-dir=notebooks
+	$(BIN)/jupyter lab --notebook-dir=notebooks $(if $(filter 0,$(shell id -u)),--allow-root)
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache
