@@ -16,7 +16,7 @@ import triton
 import triton.language as tl
 
 from qwen3lab_kernels.cost import Cost
-from qwen3lab_kernels.dependent import LINE_BYTES, dependent_options, gdc_launch_dependents, gdc_wait, prefetch
+from qwen3lab_kernels.dependent import dependent_options, gdc_launch_dependents, gdc_wait, line_starts, prefetch
 
 MAX_ROWS = 16
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
@@ -45,6 +45,13 @@ def choose_tile(rows: int, n: int, k: int) -> Tile:
 
 
 @triton.jit
+def _piece(p_rows, m_n, k, K: tl.constexpr, EVEN: tl.constexpr):
+    """[N, len(k)]: columns k of W's rows; EVEN: no k lies past K, and none is masked."""
+    mask = m_n[:, None] if EVEN else m_n[:, None] & (k < K)[None, :]
+    return tl.load(p_rows + k[None, :], mask=mask, other=0.0)
+
+
+@triton.jit
 def tile_product(
     p_x, p_norm, p_w, o_n, m_n, rows, x_stride, eps,
     K: tl.constexpr, BLOCK_K: tl.constexpr, R: tl.constexpr, NORM: tl.constexpr, DEPENDENT: tl.constexpr,
@@ -60,12 +67,10 @@ def tile_product(
     # One row: the first piece of W waits in registers. More: the loop's pipeline must own every load, so W waits in L2.
     AHEAD: tl.constexpr = BLOCK_K if R == 1 else 0
     if R == 1:
-        m_w = m_n[:, None] if EVEN else m_n[:, None] & (o_k < K)[None, :]
-        w = tl.load(p_rows + o_k[None, :], mask=m_w, other=0.0)
+        w = _piece(p_rows, m_n, o_k, K, EVEN)
     if DEPENDENT:
         gdc_launch_dependents()
-        LINE: tl.constexpr = LINE_BYTES // (p_w.dtype.element_ty.primitive_bitwidth // 8)
-        o_line = tl.arange(0, max(BLOCK_K // LINE, 1)) * LINE
+        o_line = line_starts(p_w, BLOCK_K)
         p_lines = p_w + tl.where(m_n, o_n, 0).to(tl.int64)[:, None] * K
         for start in range(AHEAD, K, BLOCK_K):
             prefetch(p_lines + tl.minimum(start + o_line, K - 1)[None, :])
@@ -75,11 +80,8 @@ def tile_product(
     for start in tl.range(0, K, BLOCK_K):
         k = start + o_k
         m_k = (k < K) | EVEN
-        if R > 1:
-            m_w = m_n[:, None] if EVEN else m_n[:, None] & m_k[None, :]
-            w = tl.load(p_rows + k[None, :], mask=m_w, other=0.0)
-        elif start > 0:
-            w = tl.load(p_rows + k[None, :], mask=m_n[:, None] & m_k[None, :], other=0.0)
+        if R > 1 or start > 0:
+            w = _piece(p_rows, m_n, k, K, EVEN)
         p_tile = p_x + o_r.to(tl.int64)[:, None] * x_stride + k[None, :]
         x = tl.load(p_tile, mask=(o_r < rows)[:, None] & m_k[None, :], other=0.0).to(tl.float32)
         if NORM:

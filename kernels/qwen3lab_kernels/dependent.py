@@ -30,6 +30,13 @@ def dependent_options(dependent: bool) -> dict[str, bool]:
 
 
 @triton.jit
+def line_starts(p, SIZE: tl.constexpr):
+    """Where the cache lines of SIZE values of p's type begin, as offsets in values; SIZE is a power of two."""
+    LINE: tl.constexpr = LINE_BYTES // (p.dtype.element_ty.primitive_bitwidth // 8)
+    return tl.arange(0, max(SIZE // LINE, 1)) * LINE
+
+
+@triton.jit
 def prefetch(pointers):
     """The cache lines of `pointers` into L2. No value is read, so a line that is written meanwhile is still right."""
     tl.inline_asm_elementwise(

@@ -24,7 +24,7 @@ import triton.language as tl
 
 from qwen3lab_kernels import paged_prefill
 from qwen3lab_kernels.cost import Cost
-from qwen3lab_kernels.dependent import LINE_BYTES, dependent_options, gdc_launch_dependents, gdc_wait, prefetch
+from qwen3lab_kernels.dependent import dependent_options, gdc_launch_dependents, gdc_wait, line_starts, prefetch
 from qwen3lab_kernels.paged_prefill import LOG2_E, LOWEST, Cut, attend_keys, check_out, check_pages
 
 MAX_GROUP_ROWS = 128  # query rows times heads of a group: what one program keeps in registers
@@ -80,8 +80,7 @@ def _ask_for_keys(
     S: tl.constexpr, D: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
     """Keys and values [first, last) of a head into L2, but for the new tokens' they were written steps ago."""
-    LINE: tl.constexpr = LINE_BYTES // (p_k.dtype.element_ty.primitive_bitwidth // 8)
-    o_line = tl.arange(0, D // LINE) * LINE
+    o_line = line_starts(p_k, D)
     for start in range(first, last, BLOCK_N):
         n = start + tl.arange(0, BLOCK_N)
         page = tl.load(p_table + n // S, mask=n < last, other=0).to(tl.int64)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,10 +26,7 @@ class Intake:
         """The prompt as ids, at least one, all inside the vocabulary."""
         if isinstance(prompt, str):
             prompt = self.text_tokenizer("give the prompt as token ids").encode(prompt)
-        try:
-            ids = [operator.index(i) for i in prompt]  # numpy's and torch's whole numbers too, and no 1.5
-        except TypeError:
-            raise ValueError(f"the prompt is {prompt!r:.80}, allowed: a string, or a sequence of token ids") from None
+        ids = whole_ids(prompt)
         if not ids:
             raise ValueError("the prompt is empty; give it at least one token")
         self._check_ids("the prompt", ids)
@@ -57,11 +54,19 @@ class Intake:
             raise ValueError(f"{what} holds token id {bad[0]}, allowed: 0 to {self.vocab_size - 1}")
 
 
+def whole_ids(prompt: Sequence[int]) -> list[int]:
+    """A prompt's ids as Python's own ints, numpy's and torch's too; ValueError for what is not a row of those."""
+    try:
+        return [operator.index(i) for i in prompt]
+    except TypeError:
+        raise ValueError(f"the prompt is {prompt!r:.80}, allowed: a string, or a sequence of token ids") from None
+
+
 def prompt_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
     """A single prompt (a string, or a flat list of ids) becomes a list of one."""
     if isinstance(prompts, str):
         return [prompts]
-    if not isinstance(prompts, Sequence):
+    if not isinstance(prompts, Collection):
         raise ValueError(f"prompts={prompts!r:.80}, allowed: a string, a list of token ids, or a list of these")
     if len(prompts) and all(isinstance(p, int) for p in prompts):
         return [prompts]  # type: ignore[list-item]

@@ -17,7 +17,7 @@ from tqdm.auto import tqdm
 
 from qwen3lab.config import EngineConfig
 from qwen3lab.engine.blocks import BlockPool
-from qwen3lab.engine.intake import Intake, Prompt, params_list, prompt_list
+from qwen3lab.engine.intake import Intake, Prompt, params_list, prompt_list, whole_ids
 from qwen3lab.engine.prefix import PrefixIndex
 from qwen3lab.engine.request import Completion, FinishReason, Request, SamplingParams, Status
 from qwen3lab.engine.runner import EngineFacts, Runner
@@ -236,8 +236,10 @@ class LLM:
 
     def _refused(self, prompt: Prompt, error: str) -> Completion:
         """The completion of a prompt that add_request would not take."""
-        whole = isinstance(prompt, Sequence) and all(isinstance(i, int) for i in prompt)
-        ids = list(prompt) if whole and not isinstance(prompt, str) else []
+        try:
+            ids = [] if isinstance(prompt, str) else whole_ids(prompt)
+        except ValueError:
+            ids = []
         request = Request(self._next_id, ids, SamplingParams(), seed=0, arrived_s=time.perf_counter())
         self._next_id += 1
         request.status, request.finish_reason, request.error = Status.FINISHED, "error", error
