@@ -42,10 +42,10 @@ def choose_cut(group_rows: int, itemsize: int, keys: int) -> Cut:
 
 
 @lru_cache(maxsize=1024)  # every layer of a step asks the same
-def choose_splits(b: int, hkv: int, max_len: int, sm_count: int) -> int:
+def choose_splits(b: int, hkv: int, max_len: int, sm_count: int, keys_worth: int = KEYS_WORTH_A_SPLIT) -> int:
     """Programs a (sequence, KV head): the fewest that come within a tenth of the fullest last wave one could have."""
     slots, units = PROGRAMS_PER_SM * sm_count, b * hkv
-    most = max(1, min(MAX_SPLITS, triton.cdiv(max_len, KEYS_WORTH_A_SPLIT)))
+    most = max(1, min(MAX_SPLITS, triton.cdiv(max_len, keys_worth)))
     filled = [units * splits / (slots * triton.cdiv(units * splits, slots)) for splits in range(1, most + 1)]
     return next(splits for splits, share in enumerate(filled, 1) if share >= 0.9 * max(filled))
 
@@ -69,13 +69,13 @@ def reference(
 
 
 @triton.jit
-def _keys_per_split(length, splits, BLOCK_N: tl.constexpr):
+def keys_per_split(length, splits, BLOCK_N: tl.constexpr):
     """Whole tiles, so that every split starts at one; the last splits may be left with none."""
     return tl.cdiv(tl.cdiv(length, splits), BLOCK_N) * BLOCK_N
 
 
 @triton.jit
-def _ask_for_keys(
+def ask_for_keys(
     p_k, p_v, p_table, first, last, k_page, k_token, v_page, v_token,
     S: tl.constexpr, D: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
@@ -101,7 +101,7 @@ def _split(
     i_split = tl.program_id(1)
     i_b = tl.program_id(2).to(tl.int64)
     length = tl.load(p_lens + i_b)
-    keys = _keys_per_split(length, splits, BLOCK_N)
+    keys = keys_per_split(length, splits, BLOCK_N)
     first = i_split * keys
     last = tl.minimum(first + keys, length)
     p_k += i_head * k_h
@@ -109,7 +109,7 @@ def _split(
     p_table += i_b * table_b
     if DEPENDENT:
         gdc_launch_dependents()
-        _ask_for_keys(
+        ask_for_keys(
             p_k, p_v, p_table, first, tl.minimum(last, first + KEYS_AHEAD), k_page, k_token, v_page, v_token,
             S, D, BLOCK_N,
         )  # fmt: skip
@@ -165,7 +165,7 @@ def _combine(
         gdc_launch_dependents()
         gdc_wait()
     length = tl.load(p_lens + i_b)
-    used = tl.cdiv(length, tl.maximum(_keys_per_split(length, splits, BLOCK_N), 1))
+    used = tl.cdiv(length, tl.maximum(keys_per_split(length, splits, BLOCK_N), 1))
     o_d = tl.arange(0, D)
     acc = tl.zeros([D], tl.float32)
     total = 0.0
@@ -187,8 +187,27 @@ def _combine(
 
 
 @cache
-def _sm_count(device: torch.device) -> int:
+def sm_count(device: torch.device) -> int:
     return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 1
+
+
+def check_workspace(
+    op: str, workspace: torch.Tensor | None, needed: tuple[int, ...], device: torch.device
+) -> torch.Tensor:
+    """The workspace given by the caller, contiguous fp32 with room for `needed`, or a new one."""
+    if workspace is None:
+        return torch.empty(needed, dtype=torch.float32, device=device)
+    if (
+        workspace.dtype != torch.float32
+        or workspace.device != device
+        or not workspace.is_contiguous()
+        or workspace.numel() < math.prod(needed)
+    ):
+        raise ValueError(
+            f"{op}: workspace is {tuple(workspace.shape)} {workspace.dtype} on {workspace.device}; wanted contiguous "
+            f"float32 on {device} with room for {needed}"
+        )
+    return workspace
 
 
 def paged_decode(
@@ -227,27 +246,14 @@ def paged_decode(
     out = torch.empty(q.shape, dtype=q.dtype, device=q.device) if out is None else out
     check_out(op, out, q)
     max_len = block_table.shape[1] * page_size if max_len is None else max_len
-    splits = choose_splits(max(b, 1), hkv, max_len, _sm_count(q.device)) if num_splits is None else num_splits
+    splits = choose_splits(max(b, 1), hkv, max_len, sm_count(q.device)) if num_splits is None else num_splits
     if not 1 <= splits <= MAX_SPLITS:
         raise ValueError(f"{op}: num_splits={splits}, supported 1 to {MAX_SPLITS}; leave it out to have it chosen")
     if b == 0:
         return out
     direct = splits == 1
     needed = workspace_shape(b, splits, rows, hq, d)
-    if direct:
-        workspace = None
-    elif workspace is None:
-        workspace = torch.empty(needed, dtype=torch.float32, device=q.device)
-    elif (
-        workspace.dtype != torch.float32
-        or workspace.device != q.device
-        or not workspace.is_contiguous()
-        or workspace.numel() < math.prod(needed)
-    ):
-        raise ValueError(
-            f"{op}: workspace is {tuple(workspace.shape)} {workspace.dtype} on {workspace.device}; wanted contiguous "
-            f"float32 on {q.device} with room for {needed}"
-        )
+    workspace = None if direct else check_workspace(op, workspace, needed, q.device)
     cut = cut or choose_cut(rows * group, q.element_size(), max_len // splits)
     options = dependent_options(dependent)
     _split[(hkv, splits, b)](

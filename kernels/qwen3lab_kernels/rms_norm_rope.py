@@ -44,12 +44,12 @@ def reference(
     qkv: torch.Tensor, q_weight: torch.Tensor, k_weight: torch.Tensor, eps: float,
     positions: torch.Tensor, cos_sin: torch.Tensor, num_kv_heads: int,
 ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
-    """The specification: q, k as fp32."""
+    """The specification: q, k in fp32 (fp64 if qkv is)."""
     tokens, dim = qkv.shape[0], q_weight.shape[0]
-    heads = qkv.unflatten(1, (-1, dim))[:, :-num_kv_heads].float()
+    heads = qkv.unflatten(1, (-1, dim))[:, :-num_kv_heads].to(torch.promote_types(qkv.dtype, torch.float32))
     normed = heads * torch.rsqrt(heads.square().mean(-1, keepdim=True) + eps)
     num_heads = heads.shape[1] - num_kv_heads
-    q, k = normed[:, :num_heads] * q_weight.float(), normed[:, num_heads:] * k_weight.float()
+    q, k = normed[:, :num_heads] * q_weight, normed[:, num_heads:] * k_weight
     cos, sin = cos_sin.index_select(0, positions).view(tokens, 1, dim).chunk(2, -1)
 
     def turned(x: torch.Tensor) -> torch.Tensor:

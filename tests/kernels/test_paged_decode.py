@@ -8,6 +8,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from made_pages import assert_close, cached, eager
 
 from qwen3lab_kernels import paged_decode
 from qwen3lab_kernels.paged_decode import MAX_SPLITS, choose_cut, choose_splits, workspace_shape
@@ -21,49 +22,6 @@ def seeded():
     torch.manual_seed(0)
 
 
-def cached(device, dtype, lens, page_size, hkv, d, *, beside=0):
-    """k, v, block_table: sequences of these lengths in shuffled pages, strided by `beside` more heads; NaN elsewhere.
-
-    The free pages, the tail of every last page and the heads beside are NaN; a table's unused entries point far out.
-    """
-    counts = [-(-n // page_size) for n in lens]
-    order = (torch.randperm(sum(counts) + 2)[2:] if sum(counts) else torch.arange(0)).split(counts)
-    k, v = (
-        torch.full((sum(counts) + 2, page_size, hkv + beside, d), NAN, device=device, dtype=dtype)[:, :, :hkv]
-        for _ in "kv"
-    )
-    table = torch.full((len(lens), max(counts) + 1), 2**31 - 1, dtype=torch.int32, device=device)
-    for b, (n, pages) in enumerate(zip(lens, order, strict=True)):
-        table[b, : len(pages)] = pages
-        at = torch.arange(n)
-        for x in (k, v):
-            x[pages[at // page_size], at % page_size] = torch.randn(n, hkv, d).to(device, dtype)
-    return k, v, table
-
-
-def eager(q, k, v, table, lens):
-    """torch's own chain in q's dtype, [B, Q, Hq, D]: what a kernel may not be further from fp64 than."""
-    (_, rows, hq, d), (_, page_size, hkv, _) = q.shape, k.shape
-    out = torch.zeros(q.shape, dtype=q.dtype, device=q.device)
-    for b, n in enumerate(lens):
-        if n == 0:
-            continue
-        pages = table[b, : -(-n // page_size)].long()
-        keys, values = (x[pages].flatten(0, 1)[:n].repeat_interleave(hq // hkv, 1).transpose(0, 1) for x in (k, v))
-        scores = q[b].transpose(0, 1) @ keys.mT * d**-0.5
-        hidden = torch.ones(rows, n, dtype=torch.bool, device=q.device).triu(n - rows + 1)
-        seen = scores.masked_fill(hidden, -float("inf")).softmax(-1).nan_to_num() @ values
-        out[b] = seen.transpose(0, 1)
-    return out
-
-
-def assert_close(out, exact, plain):
-    """No further from fp64 than torch's chain is, and one rounding."""
-    budget = (plain.double() - exact).abs().max() + torch.finfo(out.dtype).eps * exact.abs().max()
-    assert out.dtype == plain.dtype
-    assert (out.double() - exact).abs().max() <= budget
-
-
 def check(device, dtype, lens, *, rows=1, hq=4, hkv=2, d=64, page_size=16, splits=1, apart=None, beside=0, **options):
     """One call against fp64. Its keys a tile are few, so that short sequences have many tiles."""
     k, v, table = cached(device, dtype, lens, page_size, hkv, d, beside=beside)
@@ -73,7 +31,8 @@ def check(device, dtype, lens, *, rows=1, hq=4, hkv=2, d=64, page_size=16, split
         options["cut"] = Cut(choose_cut(rows * hq // hkv, 2, 1).m, 32, 4, 2, apart)
     out = paged_decode.paged_decode(q, k, v, table, lengths, num_splits=splits, **options)
     exact = paged_decode.reference(q.double(), k.double(), v.double(), table, lengths)
-    assert_close(out, exact, eager(q, k, v, table, lens))
+    bounds = range(0, rows * len(lens) + 1, rows)
+    assert_close(out.flatten(0, 1), exact.flatten(0, 1), eager(q.flatten(0, 1), k, v, bounds, lens, table))
     return out, exact
 
 

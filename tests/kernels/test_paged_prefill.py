@@ -6,6 +6,7 @@ from itertools import accumulate
 
 import pytest
 import torch
+from made_pages import assert_close, cached, eager
 
 from qwen3lab_kernels import paged_decode, paged_prefill
 from qwen3lab_kernels.paged_prefill import Cut
@@ -20,50 +21,21 @@ def seeded():
 
 
 def made(device, dtype, rows, *, hq=4, hkv=2, d=64, page_size=16, beside=0):
-    """q, k, v, bounds, lengths, table of rows (queries, history), shuffled pages; elsewhere NaN or far out."""
+    """q, k, v, bounds, lengths, table of rows (queries, history)."""
     lens = [t + history for t, history in rows]
-    counts = [-(-n // page_size) for n in lens]
-    order = torch.randperm(sum(counts) + 1).split([*counts, 1])
-    k, v = (
-        torch.full((sum(counts) + 1, page_size, hkv + beside, d), NAN, device=device, dtype=dtype)[:, :, :hkv]
-        for _ in "kv"
-    )
-    table = torch.full((len(rows), max(counts) + 1), 2**31 - 1, dtype=torch.int32, device=device)
-    for b, n in enumerate(lens):
-        table[b, : counts[b]] = order[b]
-        at = torch.arange(n)
-        for x in (k, v):
-            x[order[b][at // page_size], at % page_size] = torch.randn(n, hkv, d).to(device, dtype)
+    k, v, table = cached(device, dtype, lens, page_size, hkv, d, beside=beside)
     bounds = torch.tensor([0, *accumulate(t for t, _ in rows)], dtype=torch.int32, device=device)
     q = torch.randn(int(bounds[-1]), hq + beside, d, device=device).to(dtype)[:, :hq]
     return q, k, v, bounds, torch.tensor(lens, dtype=torch.int32, device=device), table
 
 
-def eager(q, k, v, bounds, lengths, table):
-    """torch's own chain in q's dtype, [T, Hq, D]: what a kernel may not be further from fp64 than."""
-    (_, hq, d), (_, page_size, hkv, _) = q.shape, k.shape
-    out = torch.zeros(q.shape, dtype=q.dtype, device=q.device)
-    for b, n in enumerate(lengths.tolist()):
-        row = slice(*bounds[b : b + 2].tolist())
-        pages = table[b, : -(-n // page_size)].long()
-        keys, values = (x[pages].flatten(0, 1)[:n].repeat_interleave(hq // hkv, 1).transpose(0, 1) for x in (k, v))
-        scores = q[row].transpose(0, 1) @ keys.mT * d**-0.5
-        t = scores.shape[1]
-        hidden = torch.ones(t, n, dtype=torch.bool, device=q.device).triu(n - t + 1)
-        out[row] = (scores.masked_fill(hidden, -float("inf")).softmax(-1) @ values).transpose(0, 1)
-    return out
-
-
 def check(device, dtype, rows, *, cut=SMALL, out=None, max_query_len=None, **shape):
     """One call against fp64: no further from it than torch's chain is, and one rounding."""
-    args = made(device, dtype, rows, **shape)
+    q, k, v, bounds, lengths, table = made(device, dtype, rows, **shape)
     longest = max(t for t, _ in rows) if max_query_len is None else max_query_len
-    got = paged_prefill.paged_prefill(*args, max_query_len=longest, cut=cut, out=out)
-    exact = paged_prefill.reference(*(x.double() for x in args[:3]), *args[3:])
-    plain = eager(*args)
-    budget = (plain.double() - exact).abs().max() + torch.finfo(dtype).eps * exact.abs().max()
-    assert got.dtype == dtype
-    assert (got.double() - exact).abs().max() <= budget
+    got = paged_prefill.paged_prefill(q, k, v, bounds, lengths, table, max_query_len=longest, cut=cut, out=out)
+    exact = paged_prefill.reference(q.double(), k.double(), v.double(), bounds, lengths, table)
+    assert_close(got, exact, eager(q, k, v, bounds.tolist(), lengths.tolist(), table))
     return got
 
 
