@@ -90,12 +90,7 @@ def tile_product(
         if R == 1:
             acc += tl.sum(w.to(tl.float32) * x, 1)[None, :]
         else:
-            high = x.to(w.dtype)
-            acc = tl.dot(high, tl.trans(w), acc, input_precision="ieee")
-            if NORM and w.dtype != tl.float32:
-                # x · norm has more digits than one value holds. The rest is a second product of the same W: reading W
-                # takes the time, and the sum is as good as fp32's.
-                acc = tl.dot((x - high.to(tl.float32)).to(w.dtype), tl.trans(w), acc)
+            acc = tl.dot(x.to(w.dtype), tl.trans(w), acc, input_precision="ieee")
     if NORM:
         acc *= tl.rsqrt(squares / K + eps)[:, None]
     return acc
