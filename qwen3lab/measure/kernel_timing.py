@@ -38,15 +38,15 @@ class Ceilings:
     product_tflops: float
 
 
-def copies(set_bytes: int, device: torch.device) -> int:
+def copies(set_bytes: int, device: torch.device, most: int = MAX_COPIES) -> int:
     """How many sets of buffers must take turns so that the cache has dropped one before it is used again.
 
-    At most MAX_COPIES: smaller sets stay in the cache, where in a model, too, a kernel finds what the last one wrote.
+    At most `most`: smaller sets stay in the cache, where in a model, too, a kernel finds what the last one wrote.
     """
     if device.type != "cuda":
         return 1
     cache_bytes = torch.cuda.get_device_properties(device).L2_cache_size
-    return min(MAX_COPIES, -(-3 * cache_bytes // max(set_bytes, 1)))
+    return min(most, -(-3 * cache_bytes // max(set_bytes, 1)))
 
 
 def time_us(calls: Sequence[Call], device: torch.device, *, budget_ms: int = 60) -> Timing:
