@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from fp64 import allowed
 
 from qwen3lab_kernels import silu_and_mul
 from qwen3lab_kernels.cost import Cost
@@ -17,7 +18,7 @@ def test_within_a_rounding_of_fp64(device, dtype, tokens, size):
     gate, up = x.chunk(2, -1)
     exact = torch.nn.functional.silu(gate.double()) * up.double()
     eager = torch.nn.functional.silu(gate) * up
-    budget = (eager.double() - exact).abs().max() + torch.finfo(dtype).eps * exact.abs().max()
+    budget = allowed(eager, exact)
     out = torch.full((tokens, size + 3), float("nan"), device=device, dtype=dtype)
     assert silu_and_mul.silu_and_mul(x, out=out[:, :size]).data_ptr() == out.data_ptr()
     assert (out[:, :size].double() - exact).abs().max() <= budget
