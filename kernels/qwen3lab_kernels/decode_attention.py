@@ -41,7 +41,8 @@ def reference(
     hkv, d = k.shape[2:]
     q, new_k = rms_norm_rope.reference(qkv, q_weight, k_weight, eps, positions, cos_sin, hkv)
     k, v = k.clone(), v.clone()
-    store_kv.reference(new_k.to(k.dtype), qkv.unflatten(1, (-1, d))[:, -hkv:], k, v, slot_mapping)
+    new_v = qkv.unflatten(1, (-1, d))[:, -hkv:]
+    store_kv.reference(new_k.to(k.dtype), new_v.to(v.dtype), k, v, slot_mapping)
     lens = torch.where(slot_mapping >= 0, seq_lens, 0)
     return paged_decode.reference(q[:, None], k, v, block_table, lens)[:, 0]
 

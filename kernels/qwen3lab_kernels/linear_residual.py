@@ -23,8 +23,9 @@ from qwen3lab_kernels.decode_product import (
 
 
 def reference(x: torch.Tensor, weight: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
-    """The specification, fp32 [R, N]; `residual` is left as it is."""
-    return residual.float() + x.float() @ weight.float().t()
+    """The specification, [R, N] in fp32 (fp64 if x is); `residual` is left as it is."""
+    x = x.to(torch.promote_types(x.dtype, torch.float32))
+    return residual + x @ weight.to(x.dtype).t()
 
 
 @triton.jit

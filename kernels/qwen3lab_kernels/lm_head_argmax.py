@@ -11,6 +11,7 @@ import torch
 import triton
 import triton.language as tl
 
+from qwen3lab_kernels import norm_linear
 from qwen3lab_kernels.cost import Cost
 from qwen3lab_kernels.decode_product import (
     Tile,
@@ -29,9 +30,7 @@ FINISH_BLOCK = 1024
 
 def reference(x: torch.Tensor, norm: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
     """The specification, int64 [R]."""
-    wide = x.float()
-    wide = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps) * norm.float()
-    logits = (wide @ weight.float().t()).to(x.dtype)
+    logits = norm_linear.reference(x, norm, weight, eps).to(x.dtype)
     ids = (logits == logits.amax(-1, keepdim=True)).int().argmax(-1)  # argmax over 0 and 1: the first of equals
     return torch.where(logits.isfinite().all(-1), ids, NOT_FINITE)
 

@@ -10,6 +10,7 @@ import torch
 import triton
 import triton.language as tl
 
+from qwen3lab_kernels import norm_linear
 from qwen3lab_kernels.cost import Cost
 from qwen3lab_kernels.decode_product import (
     Tile,
@@ -24,10 +25,8 @@ from qwen3lab_kernels.decode_product import (
 
 
 def reference(x: torch.Tensor, norm: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
-    """The specification, fp32 [R, I]."""
-    x = x.float()
-    x = x * torch.rsqrt(x.square().mean(-1, keepdim=True) + eps) * norm.float()
-    gate, up = (x @ weight.float().t()).chunk(2, dim=-1)
+    """The specification, [R, I] in fp32 (fp64 if x is)."""
+    gate, up = norm_linear.reference(x, norm, weight, eps).chunk(2, dim=-1)
     return torch.nn.functional.silu(gate) * up
 
 

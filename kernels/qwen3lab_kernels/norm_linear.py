@@ -23,9 +23,9 @@ from qwen3lab_kernels.decode_product import (
 
 
 def reference(x: torch.Tensor, norm: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
-    """The specification, fp32 [R, N]."""
-    x = x.float()
-    return (x * torch.rsqrt(x.square().mean(-1, keepdim=True) + eps) * norm.float()) @ weight.float().t()
+    """The specification, [R, N] in fp32 (fp64 if x is)."""
+    x = x.to(torch.promote_types(x.dtype, torch.float32))
+    return (x * torch.rsqrt(x.square().mean(-1, keepdim=True) + eps) * norm) @ weight.to(x.dtype).t()
 
 
 @triton.jit

@@ -19,6 +19,8 @@ from typing import Any, Protocol
 
 import torch
 
+VLLM_SPLITS = 32  # at most, in a plan: vLLM's own number for a captured step (flash_attn_max_num_splits_for_cuda_graph)
+
 
 class Varlen(Protocol):
     """q [T, Hq, D] over pages k, v [P, S, Hkv, D] → out [T, Hq, D], causal, aligned to each row's end, scaled by 1/√D.
@@ -39,20 +41,53 @@ class Varlen(Protocol):
         max_query_len: int,
         max_len: int,
         out: torch.Tensor | None = None,
+        plan: torch.Tensor | None = None,
+    ) -> torch.Tensor: ...
+
+
+class Plan(Protocol):
+    """How the work of a step's attention is dealt out, which is the same in every layer: to be given to `attend`."""
+
+    def __call__(
+        self,
+        heads: tuple[int, int, int],
+        dtype: torch.dtype,
+        page_size: int,
+        cu_seqlens_q: torch.Tensor,
+        seq_lens: torch.Tensor,
+        *,
+        max_query_len: int,
+        max_len: int,
     ) -> torch.Tensor: ...
 
 
 @dataclass(frozen=True)
 class Provider:
-    """What a name stands for here: `page_multiple` divides every page size that it takes."""
+    """What a name stands for here: `page_multiple` divides every page size that it takes.
+
+    `plan`: None where a provider plans in every call, and takes no plan. `heads` there are (Hq, Hkv, D).
+    """
 
     name: str
     page_multiple: int
     attend: Varlen
+    plan: Plan | None = None
 
 
-def _interface(module: Any) -> Varlen:
-    def attend(q, k, v, cu_seqlens_q, seq_lens, block_table, *, max_query_len, max_len, out=None):  # type: ignore[no-untyped-def]
+@dataclass(frozen=True)
+class _Door:
+    attend: Varlen
+    plan: Plan | None = None
+
+
+def _unplanned(plan: torch.Tensor | None) -> None:
+    if plan is not None:
+        raise ValueError("a plan was given to a provider that takes none; see Provider.plan")
+
+
+def _interface(module: Any) -> _Door:
+    def attend(q, k, v, cu_seqlens_q, seq_lens, block_table, *, max_query_len, max_len, out=None, plan=None):  # type: ignore[no-untyped-def]
+        _unplanned(plan)
         # Causality is aligned to the end of each row; this door has no max_len, and none for an output.
         result = module.flash_attn_with_kvcache(
             q,
@@ -66,22 +101,23 @@ def _interface(module: Any) -> Varlen:
         )
         return result if out is None else out.copy_(result)
 
-    return attend
+    return _Door(attend)
 
 
-def _flash_attn(module: Any) -> Varlen:
-    def attend(q, k, v, cu_seqlens_q, seq_lens, block_table, *, max_query_len, max_len, out=None):  # type: ignore[no-untyped-def]
+def _flash_attn(module: Any) -> _Door:
+    def attend(q, k, v, cu_seqlens_q, seq_lens, block_table, *, max_query_len, max_len, out=None, plan=None):  # type: ignore[no-untyped-def]
+        _unplanned(plan)
         bounds = torch.nn.functional.pad(seq_lens.cumsum(0, dtype=torch.int32), (1, 0))
         result = module.flash_attn_varlen_func(
             q, k, v, cu_seqlens_q, bounds, max_query_len, max_len, causal=True, block_table=block_table
         )
         return result if out is None else out.copy_(result)
 
-    return attend
+    return _Door(attend)
 
 
-def _vllm(module: Any) -> Varlen:
-    def attend(q, k, v, cu_seqlens_q, seq_lens, block_table, *, max_query_len, max_len, out=None):  # type: ignore[no-untyped-def]
+def _vllm(module: Any) -> _Door:
+    def attend(q, k, v, cu_seqlens_q, seq_lens, block_table, *, max_query_len, max_len, out=None, plan=None):  # type: ignore[no-untyped-def]
         return module.flash_attn_varlen_func(
             q,
             k,
@@ -94,16 +130,33 @@ def _vllm(module: Any) -> Varlen:
             causal=True,
             out=out,
             fa_version=3,
+            scheduler_metadata=plan,
+            num_splits=0 if plan is None else VLLM_SPLITS,
         )
 
-    return attend
+    def plan(heads, dtype, page_size, cu_seqlens_q, seq_lens, *, max_query_len, max_len):  # type: ignore[no-untyped-def]
+        return module.get_scheduler_metadata(
+            seq_lens.shape[0],
+            max_query_len,
+            max_len,
+            *heads,
+            cache_seqlens=seq_lens,
+            qkv_dtype=dtype,
+            cu_seqlens_q=cu_seqlens_q,
+            page_size=page_size,
+            causal=True,
+            num_splits=VLLM_SPLITS,
+        )
+
+    return _Door(attend, plan)
 
 
-def _torch(module: Any) -> Varlen:
+def _torch(module: Any) -> _Door:
     if "block_table" not in inspect.signature(module.varlen_attn).parameters:
         raise ImportError(f"torch {torch.__version__} has varlen_attn without block_table; 2.12 and up have it")
 
-    def attend(q, k, v, cu_seqlens_q, seq_lens, block_table, *, max_query_len, max_len, out=None):  # type: ignore[no-untyped-def]
+    def attend(q, k, v, cu_seqlens_q, seq_lens, block_table, *, max_query_len, max_len, out=None, plan=None):  # type: ignore[no-untyped-def]
+        _unplanned(plan)
         options = {
             "window_size": (-1, 0),  # causal
             "enable_gqa": q.shape[1] != k.shape[2],
@@ -116,12 +169,12 @@ def _torch(module: Any) -> Varlen:
         module.varlen_attn_out(out, *given, **options)
         return out
 
-    return attend
+    return _Door(attend)
 
 
 @dataclass(frozen=True)
 class _Source:
-    door: Callable[[Any], Varlen]
+    door: Callable[[Any], _Door]
     page_multiple: int
     install: str
 
@@ -143,9 +196,10 @@ def named(name: str) -> Provider:
         raise ValueError(f"flash_provider={name!r}; known: {', '.join(PROVIDERS)}")
     source = _SOURCES[name]
     try:
-        return Provider(name, source.page_multiple, source.door(importlib.import_module(name)))
+        door = source.door(importlib.import_module(name))
     except ImportError as error:
         raise ImportError(f"flash_provider={name!r} cannot be loaded ({error}); {source.install}") from error
+    return Provider(name, source.page_multiple, door.attend, door.plan)
 
 
 def first(device: torch.device, page_size: int) -> Provider:

@@ -1,7 +1,8 @@
 """One operation at one size, done by several arms: checked against fp64 first, then timed, each rate with its share.
 
-`kernel_cases` builds the cases. A row says what ran, how long a call took, what rate that is of the least work an
-implementation can do, and what share of what this machine reaches; an arm that could not run has its reason instead.
+`attention_cases` and `projection_cases` build the cases. A row says what ran, how long a call took, what rate that is
+of the least work an implementation can do, and what share of what this machine reaches; an arm that could not run has
+its reason instead.
 """
 
 from __future__ import annotations
@@ -16,6 +17,12 @@ import torch
 
 from qwen3lab.measure.kernel_timing import Call, Ceilings, time_us
 from qwen3lab_kernels.cost import Cost
+from qwen3lab_kernels.dependent import dependent_launch
+
+OURS = "qwen3lab"
+TORCH = "torch"
+Options = Mapping[str, Mapping[str, Any]]
+PLAIN: Options = {OURS: {}}
 
 Bound = Literal["read", "copy", "product"]
 ERROR_ALLOWED = {torch.bfloat16: 0.03, torch.float16: 0.004, torch.float32: 1e-5}  # four roundings of the largest value
@@ -47,9 +54,16 @@ class Case:
     missing: Mapping[str, str] = field(default_factory=dict)
 
 
-def relative_error(result: torch.Tensor, exact: torch.Tensor) -> float:
-    """max |result − exact| / max |exact|; NaN where a result has one."""
-    return float((result.double() - exact).abs().max() / exact.abs().max())
+def relative_error(*pairs: tuple[torch.Tensor, torch.Tensor]) -> float:
+    """The largest max |result − exact| / max |exact| of the (result, exact) pairs; NaN where any result has one."""
+    each = [(result.double() - exact).abs().max() / exact.abs().max() for result, exact in pairs]
+    return float(torch.stack(each).max())  # torch's maximum, unlike Python's, is NaN if one is
+
+
+def dependent_too(device: torch.device) -> Options:
+    """Our kernel's arms: launched after its predecessor has ended and, where the device can, before (dependent.py)."""
+    both = {f"{OURS}, dependent": {"dependent": True}} if dependent_launch(device) else {}
+    return {OURS: {}, **both}
 
 
 def measure(case: Case, ceilings: Ceilings, *, budget_ms: int = 60) -> Iterator[dict[str, Any]]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-from made_pages import assert_close, cached, eager
+from fp64 import assert_close
+from made_pages import cached, eager
 
 from qwen3lab_kernels import decode_attention as op
 from qwen3lab_kernels import paged_decode, rms_norm_rope

@@ -6,9 +6,10 @@ import mmap
 
 import pytest
 import torch
+from fp64 import assert_close
 from hypothesis import given
 from hypothesis import strategies as st
-from made_pages import assert_close, cached, eager
+from made_pages import cached, eager
 
 from qwen3lab_kernels import paged_decode
 from qwen3lab_kernels.paged_decode import MAX_SPLITS, choose_cut, choose_splits, workspace_shape

@@ -6,7 +6,8 @@ from itertools import accumulate
 
 import pytest
 import torch
-from made_pages import assert_close, cached, eager
+from fp64 import assert_close
+from made_pages import cached, eager
 
 from qwen3lab_kernels import paged_decode, paged_prefill
 from qwen3lab_kernels.paged_prefill import Cut
