@@ -24,7 +24,7 @@ class Rung:
     versus     what is compared with what; None where one thing is taken apart
     parent     the rung it is built on and compared with; None for the first
     options    EngineConfig options that it turns on, besides its parent's
-    predicted  workload → the word expected of B against A; empty until it is written
+    predicted  workload, or kind of a kernel's sizes → the word expected of B against A; empty until it is written
     """
 
     id: str
@@ -54,13 +54,36 @@ _V01_PREDICTED: Mapping[str, Word] = MappingProxyType(
     }
 )
 
+# Written before the kernels had run on a card. Against FlashAttention 3: a decode step that one launch shares out by
+# number of multiprocessors, with GQA packed, reads each key once; with thousands of queries its warp-specialised
+# pipeline is what Triton's loops do not have.
+_V03_PREDICTED: Mapping[str, Word] = MappingProxyType(
+    {"decode": "faster", "verify": "faster", "prefill": "slower", "chunk": "slower"}
+)
+
+# Against torch's chain of operations, and for "step" against FlashAttention after rms_norm_rope: one launch where there
+# were several, and nothing written between them.
+_V06_PREDICTED: Mapping[str, Word] = MappingProxyType({"rope": "faster", "step": "faster", "linear": "faster"})
+
 LADDER = (
     Rung("v01", "Where do we start?", "plain engine against the peers", None, predicted=_V01_PREDICTED),
     Rung("v02", "Where does a step's time go?", None, "v01"),
-    Rung("v03", "How fast is the paged split-KV decode kernel?", "kernel, FlashAttention, torch", "v02"),
+    Rung(
+        "v03",
+        "How fast is the paged split-KV decode kernel?",
+        "kernel, FlashAttention, torch",
+        "v02",
+        predicted=_V03_PREDICTED,
+    ),
     Rung("v04", "What does hybrid attention gain over each of its parents?", "hybrid against each parent", "v03"),
     Rung("v05", "What do the strided view and the host-side route cost or save?", "copy, view; sync, hint", "v04"),
-    Rung("v06", "Is rms_norm_rope right, and how fast?", "unfused chain against the fused op", "v05"),
+    Rung(
+        "v06",
+        "Is rms_norm_rope right, and how fast?",
+        "unfused chain against the fused op",
+        "v05",
+        predicted=_V06_PREDICTED,
+    ),
     Rung("v07", "Does the fusion pay end to end?", "fusion off against on", "v06"),
     Rung("v08", "Graphs: what is captured, what does it cost, what breaks it?", "eager against graph", "v07"),
     Rung("v09", "What is left outside the graph?", "packed copy, companion graph, overlap: off against on", "v08"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,26 @@ WORKLOADS = {
     "w8_saturation": (16, 100, 32),
 }
 STEP_S = {"transformers": 0.0071, "qwen3lab": 0.0042}
+
+
+def kernels() -> tuple[pd.DataFrame, list[dict[str, Any]]]:
+    """Rows and verdicts of a kernel grid: three arms at 3 contexts × 2 batches, and one arm that could not run."""
+    rows, verdicts = [], []
+    for batch, context in product((1, 8), (128, 1024, 65536)):
+        size = {"case": f"paged_decode batch={batch}, context={context}", "batch": batch, "context": context}
+        floor_us = batch * context / 1000
+        took_us = {"qwen3lab": 3 + floor_us, "FlashAttention (vllm)": 5 + 0.98 * floor_us, "torch": 20 + 3 * floor_us}
+        for arm, us in took_us.items():
+            row = {"arm": arm, "time_us": us, "low_us": us * 0.98, "high_us": us * 1.03, "floor_us": floor_us}
+            rows.append(size | row | {"share": floor_us / us, "reason": None})
+        rows.append(size | {"arm": "torch.compile", "reason": "not installed"})
+        ratio = took_us["qwen3lab"] / took_us["FlashAttention (vllm)"]
+        verdicts.append(
+            {"workload": size["case"], "metric": "time_us", "arm_a": "FlashAttention (vllm)", "arm_b": "qwen3lab"}
+            | {"ratio": ratio, "ci_low": ratio * 0.98, "ci_high": ratio * 1.02, "n_blocks": 4, "margin": 0.05}
+            | {"word": "faster" if ratio < 0.95 else "same", "tokens": "within-rounding"}
+        )
+    return pd.DataFrame(rows), verdicts
 
 
 def comparison(blocks: int = 3, seed: int = 0) -> tuple[pd.DataFrame, pd.DataFrame, list[dict[str, Any]]]:

@@ -2,14 +2,25 @@
 
 theme.py (colours, type, one look per engine) → show.py (a chart becomes a Figure: caption, description, data table)
 → draw.py (it becomes SVG) → gap.py (who is ahead, and by how much) → timeline.py (when each token came) → order.py (did
-the machine hold still).
+the machine hold still) → kernels.py (one operation at many sizes).
 
 Nothing here measures, imports torch or opens a file: a chart is a function of the frames it is given.
 """
 
 from qwen3lab.charts.gap import ratio_forest, throughput
+from qwen3lab.charts.kernels import kernel_times, ratio_grid
 from qwen3lab.charts.order import drift
 from qwen3lab.charts.show import Figure, show
 from qwen3lab.charts.timeline import itl_ecdf, itl_timeline
 
-__all__ = ["Figure", "drift", "itl_ecdf", "itl_timeline", "ratio_forest", "show", "throughput"]
+__all__ = [
+    "Figure",
+    "drift",
+    "itl_ecdf",
+    "itl_timeline",
+    "kernel_times",
+    "ratio_forest",
+    "ratio_grid",
+    "show",
+    "throughput",
+]

@@ -120,8 +120,9 @@ def throughput(trials: pd.DataFrame) -> Figure:
 
 
 def short_name(workload: str) -> str:
-    """'w1_single_decode' is 'w1' where there is no room."""
-    return workload.split("_")[0]
+    """'w1_single_decode' is 'w1' where there is no room; what has no number keeps its name."""
+    number, _, rest = workload.partition("_")
+    return number if rest and number[1:].isdigit() else workload
 
 
 def measured(trials: pd.DataFrame) -> pd.DataFrame:

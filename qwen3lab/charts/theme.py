@@ -47,16 +47,24 @@ ENGINES = {
     "nano-vllm": Look("#cc79a7", "#dd9cc0", "diamond", "◆", (9, 2)),
 }
 
+# What an engine rests on looks like the engine, in charts where that is not drawn.
+KERNELS = {
+    "FlashAttention": ENGINES["vllm"],
+    "torch": ENGINES["transformers"],
+    "torch.compile": ENGINES["nano-vllm"],
+}
+
 
 def look(arm: str) -> Look:
-    """The look of an engine, or of an arm whose name begins with one's ("qwen3lab again").
+    """The look of an engine or a kernel, or of an arm whose name begins with one's ("qwen3lab again").
 
     One without is an error, since a colour that changes from page to page misleads.
     """
-    engine = arm.split(" ")[0]
-    if engine not in ENGINES:
-        raise ValueError(f"arm={arm!r} has no colour; known: {', '.join(ENGINES)}. Give it one in theme.ENGINES")
-    return ENGINES[engine]
+    name = arm.split(" ")[0]
+    known = ENGINES | KERNELS
+    if name not in known:
+        raise ValueError(f"arm={arm!r} has no colour; known: {', '.join(known)}. Give it one in theme.ENGINES")
+    return known[name]
 
 
 def night_colors() -> dict[str, str]:

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 
 from qwen3lab.attention import flash_providers
 from qwen3lab.attention.torch_ref import attend_row
-from qwen3lab.measure.kernel_grid import PLAIN, TORCH, Case, Options, dependent_too, relative_error
+from qwen3lab.measure.kernel_grid import OURS, PLAIN, TORCH, Case, Options, dependent_too, relative_error
 from qwen3lab.measure.kernel_timing import Call, copies
 from qwen3lab.measure.projection_cases import Projection
 from qwen3lab.model_config import ModelConfig
@@ -68,7 +68,7 @@ def flash(
     except ImportError as error:
         return {}, {FLASH: str(error)}
     lengths: dict[str, Any] = {"max_query_len": max_query_len, "max_len": pages.context}
-    name = f"{FLASH} ({provider.name})"
+    name = f"{FLASH} ({provider.name.split('.')[0]})"
     arms = {name: calls(partial(provider.attend, **lengths))}
     if provider.plan is not None:
         plan = provider.plan(pages.heads, pages.k.dtype, page_size, bounds, pages.lens, **lengths)
@@ -130,7 +130,8 @@ def decode(
     ends = [0, batch - 1]
     exact = paged_decode.reference(q[0, ends].double(), pages.k, pages.v, pages.tables[0, ends], pages.lens[ends])
     return Case(
-        "paged_decode", {"batch": batch, "context": context, "page_size": page_size, "rows": rows},
+        "decode" if rows == 1 else "verify", "paged_decode",
+        {"batch": batch, "context": context, "page_size": page_size, "rows": rows},
         paged_decode.cost([context] * batch, rows, hq, hkv, d, page_size, dtype.itemsize), "read", dtype, device, arms,
         lambda result: relative_error((result[ends], exact)), missing,
     )  # fmt: skip
@@ -160,7 +161,8 @@ def prefill(
         q[-checked:].double(), pages.k, pages.v, torch.tensor([0, checked]), pages.lens, table
     )
     return Case(
-        "paged_prefill", {"tokens": tokens, "context": context, "page_size": page_size},
+        "prefill" if tokens == context else "chunk", "paged_prefill",
+        {"tokens": tokens, "context": context, "page_size": page_size},
         paged_prefill.cost([tokens], [context], hq, hkv, d, page_size, dtype.itemsize), "product", dtype, device, arms,
         lambda result: relative_error((result[-checked:], exact)), missing,
     )  # fmt: skip
@@ -203,7 +205,7 @@ def step(
 
     ours = dependent_too(device) if ours is None else ours
     arms: Arms = {name: [mine(i, options) for i in each] for name, options in ours.items()}
-    arms["rms_norm_rope + paged_decode"] = [chained(i) for i in each]
+    arms[f"{OURS} in two"] = [chained(i) for i in each]
     bounds = torch.arange(batch + 1, dtype=torch.int32, device=device)
     flash_arms, missing = flash(
         pages, bounds, 1, lambda attend: [
@@ -211,11 +213,11 @@ def step(
             for i in each
         ],
     )  # fmt: skip
-    arms |= {f"rms_norm_rope + {name}": calls for name, calls in flash_arms.items()}
+    arms |= {f"{name}, after rms_norm_rope": calls for name, calls in flash_arms.items()}
     qkv, *rest = arguments(0)
     exact = decode_attention.reference(qkv.double(), *rest)
     cost = decode_attention.cost([context] * batch, hq, hkv, d, page_size, dtype.itemsize)
     return Case(
-        "decode_attention", {"batch": batch, "context": context, "page_size": page_size}, cost, "read", dtype, device,
-        arms, lambda result: relative_error((result, exact)), missing,
+        "step", "decode_attention", {"batch": batch, "context": context, "page_size": page_size}, cost, "read", dtype,
+        device, arms, lambda result: relative_error((result, exact)), missing,
     )  # fmt: skip

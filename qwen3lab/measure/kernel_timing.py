@@ -2,7 +2,7 @@
 
 On a card: many calls in one CUDA graph, over sets of buffers that take turns, replayed under `triton.testing.do_bench`.
 A launch alone is longer than the kernels asked about, and a buffer that is still in the cache is not being read. On a
-CPU: the host's clock. What ran is said in `Timing.how`.
+CPU: the host's clock. What ran is said in `Clock.how`.
 """
 
 from __future__ import annotations
@@ -17,16 +17,6 @@ import torch
 Call = Callable[[], object]
 CALLS_IN_GRAPH = 48  # what a replay costs to start, a few µs, is shared by so many
 MAX_COPIES = 64
-
-
-@dataclass(frozen=True)
-class Timing:
-    """µs a call: the median of the replays, their 20th and 80th percentiles, and how it was taken."""
-
-    median_us: float
-    low_us: float
-    high_us: float
-    how: str
 
 
 @dataclass(frozen=True)
@@ -49,42 +39,52 @@ def copies(set_bytes: int, device: torch.device, most: int = MAX_COPIES) -> int:
     return min(most, -(-3 * cache_bytes // max(set_bytes, 1)))
 
 
-def time_us(calls: Sequence[Call], device: torch.device, *, budget_ms: int = 60) -> Timing:
-    """µs a call of `calls`, one a set of buffers, each the same work; on a card captured, by turns, in one graph."""
-    for call in calls:
-        call()
-    if device.type != "cuda":
-        return _by_the_clock(calls, budget_ms)
-    from triton.testing import do_bench
+class Clock:
+    """Calls of the same work, one a set of buffers, ready to be timed, by turns; on a card captured in one graph.
 
-    # Few calls of what is long: one replay must not take the whole budget.
-    torch.cuda.synchronize(device)
-    begin = time.perf_counter()
-    calls[0]()
-    torch.cuda.synchronize(device)
-    once_ms = (time.perf_counter() - begin) * 1e3
-    rounds = max(1, min(-(-CALLS_IN_GRAPH // len(calls)), int(budget_ms / 8 / max(once_ms * len(calls), 1e-3))))
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        for _ in range(rounds):
-            for call in calls:
-                call()
-    count = rounds * len(calls)
-    median, low, high = do_bench(graph.replay, warmup=budget_ms // 3, rep=budget_ms, quantiles=[0.5, 0.2, 0.8])
-    per_call = 1e3 / count
-    return Timing(median * per_call, low * per_call, high * per_call, f"graph of {count}, {len(calls)} sets by turns")
+    how   what a timing is, in words
+    """
 
-
-def _by_the_clock(calls: Sequence[Call], budget_ms: int) -> Timing:
-    times: list[float] = []
-    end = time.perf_counter() + budget_ms / 1e3
-    while time.perf_counter() < end or len(times) < 5:
+    def __init__(self, calls: Sequence[Call], device: torch.device, *, longest_ms: float = 8.0):
+        """`longest_ms`: about how long a replay may take, where more than one call is worth capturing at all."""
+        self.calls, self.graph = calls, None
         for call in calls:
-            begin = time.perf_counter()
             call()
-            times.append((time.perf_counter() - begin) * 1e6)
-    low, *_, high = statistics.quantiles(times, n=5)
-    return Timing(statistics.median(times), low, high, f"host clock, {len(times)} calls")
+        if device.type != "cuda":
+            self.how = "host clock"
+            return
+        torch.cuda.synchronize(device)
+        begin = time.perf_counter()
+        calls[0]()
+        torch.cuda.synchronize(device)
+        once_ms = (time.perf_counter() - begin) * 1e3
+        rounds = max(1, min(-(-CALLS_IN_GRAPH // len(calls)), int(longest_ms / max(once_ms * len(calls), 1e-3))))
+        self.graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self.graph):
+            for _ in range(rounds):
+                for call in calls:
+                    call()
+        self.count = rounds * len(calls)
+        self.how = f"graph of {self.count} calls, {len(calls)} sets of buffers by turns"
+
+    def time_us(self, budget_ms: float) -> float:
+        """µs a call: the median over as many replays, on a CPU calls, as the budget holds; at least a few."""
+        if self.graph is None:
+            return self._by_the_host(budget_ms)
+        from triton.testing import do_bench
+
+        median_ms: float = do_bench(self.graph.replay, warmup=budget_ms / 4, rep=budget_ms, return_mode="median")
+        return median_ms * 1e3 / self.count
+
+    def _by_the_host(self, budget_ms: float) -> float:
+        times: list[float] = []
+        end = time.perf_counter() + budget_ms / 1e3
+        while time.perf_counter() < end or len(times) < 5:
+            for call in self.calls:
+                begin = time.perf_counter()
+                call()
+                times.append((time.perf_counter() - begin) * 1e6)
+        return statistics.median(times)
 
 
 def ceilings(device: torch.device) -> Ceilings:
@@ -94,10 +94,13 @@ def ceilings(device: torch.device) -> Ceilings:
     target = torch.empty_like(source)
     size = 8192 if on_card else 1024
     a, b = (torch.randn(size, size, device=device).bfloat16() for _ in "ab")
-    read = time_us([lambda: source.sum()], device)
-    copy = time_us([lambda: target.copy_(source)], device)
-    product = time_us([lambda: a @ b], device)
+
+    def took_us(call: Call) -> float:
+        return Clock([call], device).time_us(60)
+
     moved = source.numel() * source.element_size()
     return Ceilings(
-        moved / read.median_us / 1e3, 2 * moved / copy.median_us / 1e3, 2 * size**3 / product.median_us / 1e6
+        read_gbps=moved / took_us(source.sum) / 1e3,
+        copy_gbps=2 * moved / took_us(lambda: target.copy_(source)) / 1e3,
+        product_tflops=2 * size**3 / took_us(lambda: a @ b) / 1e6,
     )

@@ -65,7 +65,7 @@ def rope(
     qkv, *rest = made.arguments(0)
     exact = rms_norm_rope.reference(qkv.double(), *rest, hkv)
     return Case(
-        "rms_norm_rope", {"tokens": tokens},
+        "rope", "rms_norm_rope", {"tokens": tokens},
         rms_norm_rope.cost(tokens, shape.num_heads, hkv, shape.head_dim, dtype.itemsize), "copy", dtype, device, arms,
         lambda result: relative_error(*zip(result, exact, strict=True)),
     )  # fmt: skip
@@ -102,7 +102,7 @@ def linear(
             arm: [lambda i=i, o=o: mine(i, **o) for i in range(sets)] for arm, o in options.items()
         }
         arms[TORCH] = [lambda i=i: theirs(i) for i in range(sets)]
-        return Case(name, {"rows": rows, "n": n, "k": k}, cost, "read", dtype, device, arms, error)
+        return Case("linear", name, {"rows": rows, "n": n, "k": k}, cost, "read", dtype, device, arms, error)
 
     def close_to(exact: torch.Tensor) -> Callable[[torch.Tensor], float]:
         return lambda result: relative_error((result, exact))

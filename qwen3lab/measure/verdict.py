@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Literal
 
 from qwen3lab.measure.outputs import TokenWord
 from qwen3lab.measure.stats import Block, Estimate, Word, estimate, word
@@ -16,7 +16,7 @@ class Verdict:
     """ratio = time of B / time of A, so under 1 says that B is faster.
 
     tokens  what the token comparison found over all runs. "real": the ratio is shown, but nothing is claimed from it;
-            "unchecked": there is no ratio
+            "unchecked": there is no ratio; "within-rounding": not tokens but tensors, each as near to fp64 as it can be
     note    why there is no claim, or how the platform was; empty where there is nothing to say
     """
 
@@ -30,7 +30,7 @@ class Verdict:
     n_blocks: int
     margin: float
     word: Word
-    tokens: TokenWord
+    tokens: TokenWord | Literal["within-rounding"]
     note: str = ""
     estimate: Estimate | None = None
 

@@ -77,7 +77,7 @@ class Verdict(Part):
     n_blocks: Annotated[int, Field(ge=0)]
     margin: Annotated[float, Field(ge=0)]
     word: Literal["faster", "slower", "same", "undecided"]
-    tokens: Literal["identical", "near-tie", "real", "unchecked"]
+    tokens: Literal["identical", "near-tie", "real", "unchecked", "within-rounding"]
     note: str = ""
     estimate: dict[str, JsonValue] | None = None
 

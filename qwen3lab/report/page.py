@@ -41,6 +41,11 @@ class Page:
         return self.round.record.started[:10]
 
     @property
+    def compares_engines(self) -> bool:
+        """Whether its verdicts are about workloads; those of kernels are about sizes of an operation."""
+        return bool(self.round.verdicts and self.round.record.workloads)
+
+    @property
     def verdicts(self) -> list[dict[str, Any]]:
         """As mappings, each with `ahead`: the engine that the verdict says is faster, or None."""
         rows = [verdict.model_dump() for verdict in self.round.verdicts]

@@ -63,7 +63,7 @@ def newest_pages(sealed: Sequence[SealedRound]) -> list[Page]:
 
 def index_context(sealed: Sequence[SealedRound], pages: Sequence[Page], mode: Mode) -> dict[str, Any]:
     """What index.html.j2 needs."""
-    newest = next((page for page in pages if page.verdicts), None)
+    newest = next((page for page in pages if page.compares_engines), None)
     files = {page.round.record.round: page.file for page in pages}
     return {
         "newest": newest,
@@ -93,7 +93,7 @@ def index_context(sealed: Sequence[SealedRound], pages: Sequence[Page], mode: Mo
 
 def matrix(pages: Sequence[Page]) -> dict[str, Any]:
     """Workloads by rounds: each round's verdict on its first metric."""
-    compared = [page for page in pages if page.verdicts]
+    compared = [page for page in pages if page.compares_engines]
     columns = [
         {"file": p.file, "variant": p.variant, "profile": p.profile, "rival": p.verdicts[0]["arm_a"]} for p in compared
     ]

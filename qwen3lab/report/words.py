@@ -8,6 +8,7 @@ from typing import Any
 
 WORDS = ("faster", "same", "slower", "undecided")
 TOKENS = {"identical": "identical", "near-tie": "near ties", "real": "really different", "unchecked": "not compared"}
+RESULTS = {"within-rounding": "within rounding of fp64"}
 
 
 def headline(verdicts: Sequence[Mapping[str, Any]]) -> str:
@@ -16,11 +17,13 @@ def headline(verdicts: Sequence[Mapping[str, Any]]) -> str:
         return "Nothing was compared in this round."
     arm_a, arm_b, metric = (verdicts[0][key] for key in ("arm_a", "arm_b", "metric"))
     mine = [v for v in verdicts if (v["arm_a"], v["arm_b"], v["metric"]) == (arm_a, arm_b, metric)]
+    tensors = all(v["tokens"] in RESULTS for v in mine)
+    noun, what = ("kind", "results") if tensors else ("workload", "tokens")
     said = _counted(
-        [v["word"] for v in mine], {word: word for word in WORDS}, f"of {len(mine)} workload{'s'[: len(mine) != 1]}"
+        [v["word"] for v in mine], {word: word for word in WORDS}, f"of {len(mine)} {noun}{'s'[: len(mine) != 1]}"
     )
-    tokens = _counted([v["tokens"] for v in mine], TOKENS, "")
-    return f"{arm_b} against {arm_a}: {said}. Their tokens: {tokens}."
+    tokens = _counted([v["tokens"] for v in mine], TOKENS | RESULTS, "")
+    return f"{arm_b} against {arm_a}: {said}. Their {what}: {tokens}."
 
 
 def said(verdict: Mapping[str, Any]) -> str:

@@ -17,12 +17,16 @@ from qwen3lab.charts import theme
 from qwen3lab.charts.show import FIGURE_MIME, Figure, show
 
 TRIALS, SAMPLES, VERDICTS = made_frames.comparison()
+KERNELS, FIELD = made_frames.kernels()
+RIVAL = "FlashAttention (vllm)"
 CHARTS: dict[str, Callable[[], Figure]] = {
     "ratio_forest": lambda: charts.ratio_forest(VERDICTS),
     "throughput": lambda: charts.throughput(TRIALS),
     "itl_timeline": lambda: charts.itl_timeline(SAMPLES),
     "itl_ecdf": lambda: charts.itl_ecdf(SAMPLES),
     "drift": lambda: charts.drift(TRIALS),
+    "kernel_times": lambda: charts.kernel_times(KERNELS, "context", panel="batch", what="decode"),
+    "ratio_grid": lambda: charts.ratio_grid(KERNELS, FIELD, RIVAL, "qwen3lab", "context", "batch"),
 }
 
 
@@ -111,6 +115,23 @@ def test_charts_refuse_what_they_cannot_draw() -> None:
         show(alt.Chart(frame).mark_point().encode(x="x:Q"), alt="Points", title="Points", table=frame)
     with pytest.raises(ValueError, match="alt is empty"):
         show(alt.Chart(frame), alt=" ", title="Points", table=frame)
+
+
+def test_kernels_are_drawn_in_floors_and_who_is_missing_is_said() -> None:
+    figure = charts.kernel_times(KERNELS, "context", panel="batch")
+    assert "qwen3lab at context 128, batch 1: 3.13 µs, 4% of the ceiling" in figure.alt
+    assert "Not drawn: torch.compile: not installed." in figure.caption
+    assert len(figure.rows) == 18 and figure.columns[:3] == ["batch", "context", "arm"]
+    with pytest.raises(ValueError, match="no row has a time_us"):
+        charts.kernel_times(KERNELS[KERNELS.arm == "torch.compile"], "context")
+
+
+def test_a_field_of_ratios_says_each_and_refuses_a_pair_it_has_not() -> None:
+    figure = charts.ratio_grid(KERNELS, FIELD, RIVAL, "qwen3lab", "context", "batch")
+    assert "batch 1, context 128: 0.61, faster" in figure.alt
+    assert "batch 8, context 65536: 1.02, same" in figure.alt
+    with pytest.raises(ValueError, match=r"no ratio of 'qwen3lab' against 'torch'; there are: qwen3lab against Flash"):
+        charts.ratio_grid(KERNELS, FIELD, "torch", "qwen3lab", "context", "batch")
 
 
 def test_two_hundred_thousand_gaps_are_a_small_figure() -> None:
