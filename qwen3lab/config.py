@@ -13,7 +13,7 @@ from typing import Any
 
 from qwen3lab.model_config import DTYPES
 
-ATTN_BACKENDS = ("torch",)
+ATTN_BACKENDS = ("torch", "flash-attn", "paged-attn", "hybrid")
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,10 @@ class EngineConfig:
 
     device                  "auto" (cuda where there is one), "cpu", "cuda" or "cuda:N"
     dtype                   "auto" (the checkpoint's own) or one of DTYPES; weights, activations and KV cache alike
-    attn_backend            None (the device's plain one) or one of ATTN_BACKENDS
+    attn_backend            None (the plain one, "torch") or one of ATTN_BACKENDS
+    flash_provider          whose FlashAttention "flash-attn" and "hybrid" use, see attention.flash_providers; None: the
+                            first that is installed
+    enable_fused_ops        norm, rotation and store of q, k and v as one op where its gate lets it, see model.qk
     max_num_batched_tokens  prompt tokens a step may prefill; a longer prompt gets a step of its own
     max_num_seqs            rows a step may hold
     max_model_len           longest prompt + output; None is the longest its positions serve
@@ -36,6 +39,8 @@ class EngineConfig:
     device: str = "auto"
     dtype: str = "auto"
     attn_backend: str | None = None
+    flash_provider: str | None = None
+    enable_fused_ops: bool = False
     max_num_batched_tokens: int = 8192
     max_num_seqs: int = 256
     max_model_len: int | None = None
@@ -69,8 +74,9 @@ class EngineConfig:
         for name in ("max_model_len", "block_size", "num_kv_blocks"):
             if getattr(self, name) is not None:
                 _require_at_least(name, getattr(self, name), 1)
-        if not isinstance(self.enable_prefix_caching, bool):
-            raise ValueError(f"enable_prefix_caching={self.enable_prefix_caching!r}, allowed: True, False")
+        for name in ("enable_fused_ops", "enable_prefix_caching"):
+            if not isinstance(getattr(self, name), bool):
+                raise ValueError(f"{name}={getattr(self, name)!r}, allowed: True, False")
         if not 0.0 < self.gpu_memory_utilization <= 1.0:
             raise ValueError(f"gpu_memory_utilization={self.gpu_memory_utilization}, allowed: over 0 and up to 1")
 

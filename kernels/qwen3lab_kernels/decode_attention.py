@@ -26,7 +26,8 @@ from qwen3lab_kernels import paged_decode, rms_norm_rope, store_kv
 from qwen3lab_kernels.cost import Cost
 from qwen3lab_kernels.dependent import dependent_options, gdc_launch_dependents, gdc_wait
 from qwen3lab_kernels.paged_decode import LSE_COLUMNS, MAX_SPLITS, ask_for_keys, choose_cut, keys_per_split
-from qwen3lab_kernels.paged_prefill import LOG2_E, LOWEST, Cut, attend_keys, check_out, check_pages
+from qwen3lab_kernels.paged_prefill import LOG2_E, LOWEST, Cut, attend_keys
+from qwen3lab_kernels.pages import check_out, check_pages
 
 OP = "decode_attention"
 KEYS_WORTH_A_SPLIT = 64  # one tile: combining costs no launch here

@@ -25,8 +25,10 @@ import triton.language as tl
 from qwen3lab_kernels import paged_prefill
 from qwen3lab_kernels.cost import Cost
 from qwen3lab_kernels.dependent import dependent_options, gdc_launch_dependents, gdc_wait, line_starts, prefetch
-from qwen3lab_kernels.paged_prefill import LOG2_E, LOWEST, Cut, attend_keys, check_out, check_pages
+from qwen3lab_kernels.paged_prefill import LOG2_E, LOWEST, Cut, attend_keys
+from qwen3lab_kernels.pages import check_out, check_pages
 
+OP = "paged_decode"
 MAX_GROUP_ROWS = 128  # query rows times heads of a group: what one program keeps in registers
 MAX_SPLITS = 128
 KEYS_WORTH_A_SPLIT = 256  # below this, what a further program saves is less than combining costs
@@ -231,7 +233,7 @@ def paged_decode(
     num_splits > 1. `dependent`: start before the predecessor has ended (see dependent.py); lengths and block table are
     read early.
     """
-    op = "paged_decode"
+    op = OP
     if q.ndim != 4:
         raise ValueError(f"{op}: q {tuple(q.shape)}; wanted [B, Q, Hq, D]")
     check_pages(op, q, k, v, block_table, seq_lens)

@@ -11,7 +11,7 @@ A program takes a KV head and a run of queries, with all heads of the group as r
 keys are read once for the group, and a short chunk fills the tile as well as a long one. Tokens of T that belong to no
 row are left as they are. Page ids at or past a length are never used, and what a page holds there never counts.
 
-The loop over keys, `attend_keys`, and the checks of pages serve `paged_decode` too.
+The loop over keys, `attend_keys`, serves `paged_decode` too.
 """
 
 from __future__ import annotations
@@ -25,10 +25,9 @@ import triton
 import triton.language as tl
 
 from qwen3lab_kernels.cost import Cost
-from qwen3lab_kernels.decode_product import DTYPES
+from qwen3lab_kernels.pages import check_out, check_pages
 
-HEAD_DIMS = (64, 128)
-PAGE_SIZES = (16, 32, 64, 128, 256)
+OP = "paged_prefill"
 
 LOG2_E = 1.4426950408889634
 # Running maxima start here and not at −inf, so that a row that has seen no key yet makes no inf − inf.
@@ -197,45 +196,6 @@ def _prefill(
     tl.store(p_out + (i_t * out_t + i_h * out_h)[:, None] + o_d, acc.to(p_out.dtype.element_ty), mask=m_m)
 
 
-def check_pages(
-    op: str, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, block_table: torch.Tensor, seq_lens: torch.Tensor
-) -> None:
-    """ValueError naming what of q [.., Hq, D], k and v [P, S, Hkv, D], the table and the lengths does not fit."""
-    d, hq = q.shape[-1], q.shape[-2]
-    if d not in HEAD_DIMS:
-        raise ValueError(f"{op}: head_dim={d}, supported {HEAD_DIMS}; use attn_backend='torch'")
-    if k.ndim != 4 or k.shape != v.shape or k.shape[3] != d:
-        raise ValueError(f"{op}: k {tuple(k.shape)}, v {tuple(v.shape)}; wanted both [P, S, Hkv, {d}]")
-    if k.shape[1] not in PAGE_SIZES:
-        raise ValueError(f"{op}: page_size={k.shape[1]}, supported {PAGE_SIZES}; set one of these")
-    if hq % k.shape[2]:
-        raise ValueError(f"{op}: {hq} query heads over {k.shape[2]} KV heads; the first must be a multiple")
-    if q.dtype not in DTYPES or not q.dtype == k.dtype == v.dtype:
-        raise ValueError(f"{op}: q {q.dtype}, k {k.dtype}, v {v.dtype}; wanted one of bfloat16, float16, float32")
-    if block_table.ndim != 2 or seq_lens.shape != block_table.shape[:1]:
-        raise ValueError(
-            f"{op}: block_table {tuple(block_table.shape)}, seq_lens {tuple(seq_lens.shape)}; wanted [B, N] and [B]"
-        )
-    named = {"q": q, "k": k, "v": v, "block_table": block_table, "seq_lens": seq_lens}
-    for name, tensor in named.items():
-        if tensor.stride(-1) != 1 and tensor.shape[-1] > 1:
-            raise ValueError(f"{op}: {name} has strides {tensor.stride()}; its last must be 1")
-        if tensor.device != q.device:
-            raise ValueError(f"{op}: q on {q.device}, {name} on {tensor.device}; they must share a device")
-    for name in ("block_table", "seq_lens"):
-        if named[name].dtype != torch.int32:
-            raise ValueError(f"{op}: {name} is {named[name].dtype}; it must be int32")
-
-
-def check_out(op: str, out: torch.Tensor, q: torch.Tensor) -> None:
-    """An output given by the caller: q's shape, dtype and device, last stride 1."""
-    if out.shape != q.shape or out.dtype != q.dtype or out.device != q.device or out.stride(-1) != 1:
-        raise ValueError(
-            f"{op}: out is {tuple(out.shape)} {out.dtype} on {out.device} with strides {out.stride()}; wanted "
-            f"{tuple(q.shape)} {q.dtype} on {q.device}, last stride 1"
-        )
-
-
 def paged_prefill(
     q: torch.Tensor,
     k: torch.Tensor,
@@ -253,7 +213,7 @@ def paged_prefill(
 
     `scale` is 1/√D by default.
     """
-    op = "paged_prefill"
+    op = OP
     if q.ndim != 3:
         raise ValueError(f"{op}: q {tuple(q.shape)}; wanted [T, Hq, D]")
     check_pages(op, q, k, v, block_table, seq_lens)

@@ -57,6 +57,11 @@ class Batch:
         return self.token_ids.shape[0]
 
 
+Heads = tuple[int, int, int]  # Hq, Hkv, D
+# On a CPU a row is read in place as long as its pages follow one another, so they are large there.
+PAGE_SIZE = {"cuda": 16, "cpu": 128}
+
+
 class LayerCache(NamedTuple):
     """One layer's pages: k and v, each [P, S, Hkv, D] in the model's dtype."""
 
@@ -65,13 +70,15 @@ class LayerCache(NamedTuple):
 
 
 class AttentionBackend(Protocol):
-    """Stores a step's K and V, then attends over everything stored so far."""
+    """Attends over everything stored so far, the step's own keys and values (see store.py) included."""
 
     name: str  # as given to LLM(attn_backend=…)
-    provider: str  # what really runs, recorded with every measurement
 
-    def store(self, k: torch.Tensor, v: torch.Tensor, cache: LayerCache, batch: Batch) -> None:
-        """Write k, v [T, Hkv, D] to their slots."""
+    def provider(self, kind: StepKind) -> str:
+        """What really computes a step of that kind, recorded with every measurement."""
+
+    def prepare(self, batch: Batch) -> None:
+        """What the layers of a step share; called once, before the first of them."""
 
     def attend(self, q: torch.Tensor, cache: LayerCache, batch: Batch) -> torch.Tensor:
         """Causal attention of q [T, Hq, D] over each row's pages -> [T, Hq, D], scaled by 1/√D."""

@@ -10,18 +10,20 @@ import torch
 import torch.nn.functional as F
 
 from qwen3lab.attention.base import Batch, LayerCache
+from qwen3lab.step import StepKind
 
 
 class TorchAttention:
-    """attn_backend="torch"."""
+    """attn_backend="torch"; under the name of another backend where that has nothing of its own to run on."""
 
-    name = "torch"
-    provider = "torch.nn.functional.scaled_dot_product_attention"
+    def __init__(self, name: str = "torch") -> None:
+        self.name = name
 
-    def store(self, k: torch.Tensor, v: torch.Tensor, cache: LayerCache, batch: Batch) -> None:
-        slots = batch.slot_mapping
-        cache.k.view(-1, *k.shape[1:])[slots] = k
-        cache.v.view(-1, *v.shape[1:])[slots] = v
+    def provider(self, kind: StepKind) -> str:
+        return "torch.nn.functional.scaled_dot_product_attention"
+
+    def prepare(self, batch: Batch) -> None:
+        pass
 
     def attend(self, q: torch.Tensor, cache: LayerCache, batch: Batch) -> torch.Tensor:
         rows = [

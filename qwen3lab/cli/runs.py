@@ -104,7 +104,7 @@ def report(
 
 def doctor(as_json: Json = False) -> None:
     """What is installed, what each backend would run on, and whether the platform is fit; exit 1 where it is not."""
-    from qwen3lab.attention.torch_ref import TorchAttention
+    from qwen3lab.attention import choose
     from qwen3lab.measure import health, machine, workloads
 
     platform = health.at_rest()
@@ -117,7 +117,7 @@ def doctor(as_json: Json = False) -> None:
     facts = {
         "machine": machine.facts(),
         "libraries": machine.libraries(),
-        "attention": {"torch": TorchAttention().provider},
+        "attention": choose.here(),
     }
     if as_json:
         print_json({**facts, "checks": checks})

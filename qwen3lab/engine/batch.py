@@ -1,4 +1,8 @@
-"""A plan becomes tensors: all of a step's metadata in one packed int32 buffer, copied to the device once."""
+"""A plan becomes tensors: all of a step's metadata in one packed int32 buffer, copied to the device once.
+
+Each part begins at 16 bytes, and a block table's rows are a multiple of 16 wide: Triton compiles a kernel anew for
+every alignment that it meets, and a step's lengths must not be one.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +13,9 @@ from qwen3lab.attention.base import Batch
 from qwen3lab.engine.blocks import PADDING_PAGE
 from qwen3lab.engine.scheduler import StepPlan
 
+ALIGNED = 4  # int32 in 16 bytes
+TABLE_ALIGNED = 16
+
 
 def build(plan: StepPlan, page_size: int, device: torch.device) -> Batch:
     """The tensors of `plan`: one host buffer, one copy."""
@@ -16,11 +23,14 @@ def build(plan: StepPlan, page_size: int, device: torch.device) -> Batch:
     query_lens = tuple(row.num_new for row in rows)
     lens = tuple(row.seq_len for row in rows)
     pages = tuple(tuple(row.request.pages[: -(-row.seq_len // page_size)]) for row in rows)
-    tokens, batch, width = sum(query_lens), len(rows), max(map(len, pages))
+    tokens, batch, width = sum(query_lens), len(rows), _up(max(map(len, pages)), TABLE_ALIGNED)
 
-    sizes = [tokens, tokens, tokens, batch + 1, batch, batch, batch * width]
-    buffer = torch.empty(sum(sizes), dtype=torch.int32, pin_memory=device.type == "cuda")
-    ids, places, slots, cumulative, seq_lens, last, table = np.split(buffer.numpy(), np.cumsum(sizes)[:-1])
+    sizes = (tokens, tokens, tokens, batch + 1, batch, batch, batch * width)
+    rooms = [_up(size, ALIGNED) for size in sizes]
+    buffer = torch.empty(sum(rooms), dtype=torch.int32, pin_memory=device.type == "cuda")
+    ids, places, slots, cumulative, seq_lens, last, table = (
+        part[:size] for part, size in zip(np.split(buffer.numpy(), np.cumsum(rooms)[:-1]), sizes, strict=True)
+    )
 
     table = table.reshape(batch, width)
     table.fill(PADDING_PAGE)
@@ -37,7 +47,8 @@ def build(plan: StepPlan, page_size: int, device: torch.device) -> Batch:
         slots[here] = table[b, position // page_size] * page_size + position % page_size
         slots[here][position < row.write_from] = PADDING_PAGE * page_size
 
-    parts: tuple[torch.Tensor, ...] = buffer.to(device, non_blocking=True).split(sizes)
+    there = buffer.to(device, non_blocking=True).split(rooms)
+    parts = [part[:size] for part, size in zip(there, sizes, strict=True)]
     return Batch(
         kind=plan.kind,
         token_ids=parts[0],
@@ -51,3 +62,7 @@ def build(plan: StepPlan, page_size: int, device: torch.device) -> Batch:
         seq_lens_host=lens,
         pages_host=pages,
     )
+
+
+def _up(size: int, multiple: int) -> int:
+    return -(-size // multiple) * multiple

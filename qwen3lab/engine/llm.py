@@ -7,7 +7,7 @@ them, delivers tokens and ends requests.
 from __future__ import annotations
 
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -61,12 +61,21 @@ class LLM:
         self._readers: WeakValueDictionary[int, Stream] = WeakValueDictionary()
         self._ended: deque[Completion] = deque()  # of requests that ended while somebody read a stream
         self._next_id = 0
+        self._steps: Counter[str] = Counter()
+        self._tokens: Counter[str] = Counter()
         self.traces: deque[StepTrace] = deque(maxlen=TRACES_KEPT)
 
     @property
     def facts(self) -> EngineFacts:
         """What start-up chose: device, dtype, attention provider, pages."""
         return self._runner.facts
+
+    @property
+    def stats(self) -> dict[str, Any]:
+        """What has run so far: {"steps": {kind: count}, "tokens": {kind: count}}, and on what, as in `facts`."""
+        f = self.facts
+        ran = {"attn_backend": f.attn_backend, "attn_providers": f.attn_providers, "qk_provider": f.qk_provider}
+        return {"steps": dict(self._steps), "tokens": dict(self._tokens), **ran}
 
     @property
     def has_unfinished(self) -> bool:
@@ -188,6 +197,8 @@ class LLM:
             self._scheduler.take_back(plan)
             raise
         now_s = time.perf_counter()
+        self._steps[plan.kind.value] += 1
+        self._tokens[plan.kind.value] += plan.num_tokens
         kv_tokens = sum(row.seq_len for row in plan.rows)
         self.traces.append(StepTrace(plan.kind, len(plan.rows), plan.num_tokens, kv_tokens, started_s, now_s))
         self._commit(plan, sampled, now_s)

@@ -9,20 +9,19 @@ from typing import Any
 import psutil
 import torch
 
-from qwen3lab.attention.base import AttentionBackend, LayerCache
-from qwen3lab.attention.torch_ref import TorchAttention
+from qwen3lab.attention.base import PAGE_SIZE, LayerCache
+from qwen3lab.attention.choose import choose as choose_attention
 from qwen3lab.config import EngineConfig
 from qwen3lab.engine import batch as batches
 from qwen3lab.engine.sampler import Sampled, sample
 from qwen3lab.engine.scheduler import StepPlan
-from qwen3lab.model import linear, weights
+from qwen3lab.model import linear, qk, weights
 from qwen3lab.model.qwen3 import Qwen3
 from qwen3lab.model.rope import RotaryEmbedding
 from qwen3lab.model_config import ModelConfig
+from qwen3lab.step import StepKind
 
 GIB = 2**30
-# On a CPU a row is read in place as long as its pages follow one another, so they are large there.
-PAGE_SIZE = {"cuda": 16, "cpu": 128}
 HOST_POOL_BYTES = 2 * GIB  # most a KV pool takes of a CPU's memory unless num_kv_blocks says otherwise
 
 
@@ -34,7 +33,8 @@ class EngineFacts:
     device_name: str
     dtype: str
     attn_backend: str
-    attn_provider: str
+    attn_providers: dict[str, str]  # kind of step → what computes its attention
+    qk_provider: str
     linear_provider: str
     mode: str
     page_size: int
@@ -64,8 +64,12 @@ class Runner:
         with torch.inference_mode():
             loaded = weights.load(path, model_config, self.dtype, self.device)
             rotary = RotaryEmbedding(model_config.rope, model_config.head_dim, max_model_len, self.device)
-            self.attention: AttentionBackend = TorchAttention()
-            self.model = Qwen3(model_config, loaded, rotary, self.attention, linear.choose(self.device, self.dtype))
+            heads = model_config.num_heads, model_config.num_kv_heads, model_config.head_dim
+            attention = choose_attention(
+                config.attn_backend, config.flash_provider, heads, self.page_size, self.dtype, self.device
+            )
+            query_key = qk.choose(model_config, rotary, config.enable_fused_ops, self.dtype)
+            self.model = Qwen3(model_config, loaded, query_key, attention, linear.choose(self.device, self.dtype))
             page_bytes = self.page_size * model_config.kv_bytes_per_token(str(self.dtype).removeprefix("torch."))
             num_pages = pool_pages(config, page_bytes, self.page_size, max_model_len, self.device)
             shape = (num_pages, self.page_size, model_config.num_kv_heads, model_config.head_dim)
@@ -77,8 +81,9 @@ class Runner:
             device=str(self.device),
             device_name=torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else "CPU",
             dtype=str(self.dtype).removeprefix("torch."),
-            attn_backend=self.attention.name,
-            attn_provider=f"{self.attention.provider} (torch {torch.__version__})",
+            attn_backend=attention.name,
+            attn_providers={kind.value: attention.provider(kind) for kind in StepKind},
+            qk_provider=query_key.provider,
             linear_provider=self.model.linear.provider,
             mode="eager",
             page_size=self.page_size,

@@ -10,6 +10,8 @@ import torch
 
 from qwen3lab.engine.request import Request, SamplingParams, TokenLogprobs
 
+NOT_FINITE = -1  # in place of an id
+
 
 @dataclass(frozen=True)
 class Sampled:
@@ -22,14 +24,13 @@ class Sampled:
 def sample(logits: torch.Tensor, requests: Sequence[Request]) -> list[Sampled]:
     """The next id of each request from its row of logits [B, V]."""
     logits = logits.float()
-    finite = torch.isfinite(logits).all(dim=-1).tolist()
-    token_ids = greedy(logits).tolist()
+    # The only time that a greedy step waits for the device.
+    token_ids = torch.where(torch.isfinite(logits).all(dim=-1), greedy(logits), NOT_FINITE).tolist()
     results = []
-    for row, request in enumerate(requests):
-        if not finite[row]:
+    for row, (request, token_id) in enumerate(zip(requests, token_ids, strict=True)):
+        if token_id == NOT_FINITE:
             results.append(Sampled(None, None))
             continue
-        token_id = token_ids[row]
         if not request.params.greedy:
             token_id = draw(logits[row], request.params, uniform(request.seed, len(request.token_ids)))
         results.append(Sampled(token_id, logprobs(logits[row], token_id, request.params.logprobs)))

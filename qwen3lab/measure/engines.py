@@ -120,7 +120,7 @@ class Qwen3labDriver:
             "versions": versions("qwen3lab", "torch", "triton"),
             "dtype": facts["dtype"],
             "device": facts["device"],
-            "attention": facts["attn_provider"],
+            "attention": "; ".join(f"{kind}: {provider}" for kind, provider in facts["attn_providers"].items()),
             "batching": "continuous: a request joins at the next step",
             "facts": facts,
             "config": self._llm.config.to_dict(),

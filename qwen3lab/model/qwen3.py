@@ -12,9 +12,9 @@ import torch
 import torch.nn.functional as F
 
 from qwen3lab.attention.base import AttentionBackend, Batch, LayerCache
-from qwen3lab.model.layers import rms_norm, rms_norm_rope
+from qwen3lab.model.layers import rms_norm
 from qwen3lab.model.linear import Linear
-from qwen3lab.model.rope import RotaryEmbedding
+from qwen3lab.model.qk import QueryKey
 from qwen3lab.model_config import ModelConfig
 
 
@@ -48,42 +48,29 @@ class Qwen3:
         self,
         config: ModelConfig,
         weights: Weights,
-        rotary: RotaryEmbedding,
+        query_key: QueryKey,
         attention: AttentionBackend,
         linear: Linear,
     ) -> None:
         self.config = config
         self.weights = weights
-        self.rotary = rotary
+        self.query_key = query_key
         self.attention = attention
         self.linear = linear
 
     def forward(self, batch: Batch, kv: list[LayerCache]) -> torch.Tensor:
         """Logits of each row's last token, [B, V] in the model's dtype; K and V of all T tokens go to their pages."""
         x = F.embedding(batch.token_ids, self.weights.embedding)
-        cos, sin = self.rotary.at(batch.positions)
+        self.query_key.prepare(batch)
+        self.attention.prepare(batch)
         for layer, cache in zip(self.weights.layers, kv, strict=True):
-            x = x + self._attention(
-                rms_norm(x, layer.input_norm, self.config.rms_norm_eps), layer, cos, sin, cache, batch
-            )
+            x = x + self._attention(rms_norm(x, layer.input_norm, self.config.rms_norm_eps), layer, cache, batch)
             x = x + self._mlp(rms_norm(x, layer.post_attention_norm, self.config.rms_norm_eps), layer)
         last = x if batch.num_rows == batch.num_tokens else x.index_select(0, batch.logits_rows)
         return self.linear(rms_norm(last, self.weights.norm, self.config.rms_norm_eps), self.weights.head)
 
-    def _attention(
-        self,
-        x: torch.Tensor,
-        layer: LayerWeights,
-        cos: torch.Tensor,
-        sin: torch.Tensor,
-        cache: LayerCache,
-        batch: Batch,
-    ) -> torch.Tensor:
-        c = self.config
-        heads = self.linear(x, layer.qkv).view(len(x), c.num_heads + 2 * c.num_kv_heads, c.head_dim)
-        qk, v = heads.split((c.num_heads + c.num_kv_heads, c.num_kv_heads), dim=1)
-        q, k = rms_norm_rope(qk, layer.qk_norm, c.rms_norm_eps, cos, sin).split((c.num_heads, c.num_kv_heads), dim=1)
-        self.attention.store(k, v, cache, batch)
+    def _attention(self, x: torch.Tensor, layer: LayerWeights, cache: LayerCache, batch: Batch) -> torch.Tensor:
+        q = self.query_key(self.linear(x, layer.qkv), layer, cache, batch)
         return self.linear(self.attention.attend(q, cache, batch).flatten(1), layer.o)
 
     def _mlp(self, x: torch.Tensor, layer: LayerWeights) -> torch.Tensor:

@@ -186,5 +186,7 @@ def test_doctor_reports_its_checks(call: Call) -> None:
     code, out, _ = call("doctor", "--json")
     found = json.loads(out)
     assert set(found) == {"machine", "libraries", "attention", "checks"}
+    assert list(found["attention"]) == ["torch", "flash-attn", "paged-attn", "hybrid"]
+    assert all("decode: " in told or told.startswith("cannot run: ") for told in found["attention"].values())
     faults = [state for name, state in found["checks"].items() if name != "platform" and state != "in order"]
     assert code == int(bool(faults) or found["checks"]["platform"].startswith("reject"))

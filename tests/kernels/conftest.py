@@ -1,14 +1,9 @@
-"""Kernels run in Triton's interpreter where there is no card; the same tests run compiled where there is one."""
+"""Kernels run in Triton's interpreter where there is no card (see tests/conftest.py), compiled where there is one."""
 
 from __future__ import annotations
 
-import os
-
 import pytest
 import torch
-
-if not torch.cuda.is_available():
-    os.environ["TRITON_INTERPRET"] = "1"  # read when a kernel is defined, so before any of them is imported
 
 
 @pytest.fixture

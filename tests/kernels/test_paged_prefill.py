@@ -111,7 +111,11 @@ def test_what_does_not_fit_is_named(device):
     call = paged_prefill.paged_prefill
     for wrong, told in [
         (lambda: call(q[None], k, v, bounds, lengths, table, max_query_len=5), r"wanted \[T, Hq, D\]"),
-        (lambda: call(q[..., :32], k, v, bounds, lengths, table, max_query_len=5), "paged_prefill: head_dim=32"),
+        (lambda: call(q[..., :32], k, v, bounds, lengths, table, max_query_len=5), r"wanted both \[P, S, Hkv, 32\]"),
+        (
+            lambda: call(q[..., :32], k[..., :32], v[..., :32], bounds, lengths, table, max_query_len=5),
+            "paged_prefill: head_dim=32",
+        ),
         (lambda: call(q, k, v, bounds[:2], lengths, table, max_query_len=5), r"cu_seqlens_q is \(2,\)"),
         (lambda: call(q, k, v, bounds.long(), lengths, table, max_query_len=5), "torch.int64"),
         (lambda: call(q, k, v, bounds.repeat(2)[::2], lengths, table, max_query_len=5), "it must be contiguous"),
