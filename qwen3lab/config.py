@@ -14,6 +14,7 @@ from typing import Any
 from qwen3lab.model_config import DTYPES
 
 ATTN_BACKENDS = ("torch", "flash-attn", "paged-attn", "hybrid")
+ABLATIONS = ("kv-view", "host-route")
 
 
 @dataclass(frozen=True)
@@ -25,6 +26,7 @@ class EngineConfig:
     attn_backend            None (the plain one, "torch") or one of ATTN_BACKENDS
     flash_provider          whose FlashAttention "flash-attn" and "hybrid" use, see attention.flash_providers; None: the
                             first that is installed
+    ablate                  None, or one of ABLATIONS: what of "hybrid" a measurement takes back, see attention.detours
     enable_fused_ops        norm, rotation and store of q, k and v as one op where its gate lets it, see model.qk
     max_num_batched_tokens  prompt tokens a step may prefill; a longer prompt gets a step of its own
     max_num_seqs            rows a step may hold
@@ -40,6 +42,7 @@ class EngineConfig:
     dtype: str = "auto"
     attn_backend: str | None = None
     flash_provider: str | None = None
+    ablate: str | None = None
     enable_fused_ops: bool = False
     max_num_batched_tokens: int = 8192
     max_num_seqs: int = 256
@@ -69,6 +72,16 @@ class EngineConfig:
         _require_choice("device", self.device.split(":")[0], ("auto", "cpu", "cuda"))
         _require_choice("dtype", self.dtype, ("auto", *DTYPES))
         _require_choice("attn_backend", self.attn_backend, (None, *ATTN_BACKENDS))
+        _require_choice("ablate", self.ablate, (None, *ABLATIONS))
+        if self.ablate is not None and self.attn_backend != "hybrid":
+            raise ValueError(
+                f"ablate={self.ablate!r} takes something of attn_backend='hybrid', not {self.attn_backend!r}"
+            )
+        if self.flash_provider is not None and self.attn_backend not in ("flash-attn", "hybrid"):
+            raise ValueError(
+                f"flash_provider={self.flash_provider!r}: only 'flash-attn' and 'hybrid' use one, not "
+                f"attn_backend={self.attn_backend!r}"
+            )
         for name in ("max_num_batched_tokens", "max_num_seqs"):
             _require_at_least(name, getattr(self, name), 1)
         for name in ("max_model_len", "block_size", "num_kv_blocks"):

@@ -6,36 +6,34 @@ import torch
 
 from qwen3lab.attention import flash_providers
 from qwen3lab.attention.base import PAGE_SIZE, AttentionBackend, Heads
+from qwen3lab.attention.detours import AskedRoute, CopiedPages
 from qwen3lab.attention.flash import FlashAttention
 from qwen3lab.attention.hybrid import HybridAttention
 from qwen3lab.attention.torch_ref import TorchAttention
-from qwen3lab.config import ATTN_BACKENDS
+from qwen3lab.config import ATTN_BACKENDS, EngineConfig
 from qwen3lab.step import StepKind
 
 
 def choose(
-    name: str | None, flash_provider: str | None, heads: Heads, page_size: int, dtype: torch.dtype, device: torch.device
+    config: EngineConfig, heads: Heads, page_size: int, dtype: torch.dtype, device: torch.device
 ) -> AttentionBackend:
-    """The backend of that name; None is "torch". A `flash_provider` that is not there raises ImportError.
+    """The backend that `config` asks for. A `flash_provider` that is not there raises ImportError.
 
     On a CPU, which no FlashAttention serves, torch's own attention takes its part, row by row.
     """
-    if flash_provider is not None and name not in ("flash-attn", "hybrid"):
-        raise ValueError(
-            f"flash_provider={flash_provider!r} with attn_backend={name!r}: only 'flash-attn' and 'hybrid' use one"
-        )
-    if name in (None, "torch"):
+    name, provider = config.attn_backend or "torch", config.flash_provider
+    if name == "torch":
         return TorchAttention()
     if name == "paged-attn":
         return _paged(heads, page_size, dtype, device)
+    flash = _flash(provider, heads, page_size, dtype, device)
     if name == "flash-attn":
-        return _flash(flash_provider, heads, page_size, dtype, device)
-    if name == "hybrid":
-        return HybridAttention(
-            prefill=_flash(flash_provider, heads, page_size, dtype, device),
-            decode=_paged(heads, page_size, dtype, device),
-        )
-    raise ValueError(f"attn_backend={name!r}; known: {', '.join(ATTN_BACKENDS)}")
+        return flash
+    paged = _paged(heads, page_size, dtype, device)
+    if config.ablate == "host-route":
+        return AskedRoute(prefill=flash, decode=paged)
+    hybrid = HybridAttention(prefill=flash, decode=paged)
+    return CopiedPages(hybrid) if config.ablate == "kv-view" else hybrid
 
 
 def here() -> dict[str, str]:
@@ -44,7 +42,9 @@ def here() -> dict[str, str]:
     found = {}
     for name in ATTN_BACKENDS:
         try:
-            backend = choose(name, None, (16, 8, 128), PAGE_SIZE[device.type], torch.bfloat16, device)
+            backend = choose(
+                EngineConfig(attn_backend=name), (16, 8, 128), PAGE_SIZE[device.type], torch.bfloat16, device
+            )
         except (ValueError, ImportError) as error:
             found[name] = f"cannot run: {error}"
         else:

@@ -151,7 +151,7 @@ def _one_comparison(verdicts: Sequence[Mapping[str, Any]], metric: str) -> pd.Da
 
 def _ahead(arm_a: str, arm_b: str) -> tuple[alt.Color, alt.Shape]:
     """A row wears the look of the arm that is ahead, and a neutral one where the verdict names none."""
-    a, b = theme.look(arm_a), theme.look(arm_b)
+    b, a = theme.looks([arm_b, arm_a]).values()
     domain = [arm_b, arm_a, "same", "undecided"]
     colors, shapes = [b.color, a.color, theme.NEUTRAL, theme.NEUTRAL], [b.shape, a.shape, "diamond", "cross"]
     return (

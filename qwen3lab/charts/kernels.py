@@ -28,8 +28,7 @@ def kernel_times(rows: pd.DataFrame, x: str, *, panel: str | None = None, what: 
     timed = rows[rows["time_us"].notna()].copy() if "time_us" in rows else rows.iloc[:0]
     if timed.empty:
         raise ValueError("kernel_times: no row has a time_us; an arm without one has its reason in `reason`")
-    arms = list(dict.fromkeys(timed["arm"]))
-    looks = [theme.look(arm) for arm in arms]
+    arms = theme.present(timed["arm"])
     timed["panel"] = "" if panel is None else [f"{panel} {value}" for value in timed[panel]]
     panels = list(dict.fromkeys(timed["panel"]))
     timed["floors"] = timed["time_us"] / timed["floor_us"]
@@ -49,20 +48,15 @@ def kernel_times(rows: pd.DataFrame, x: str, *, panel: str | None = None, what: 
             axis=alt.Axis(values=marks, labelExpr=BINARY),
         )  # fmt: skip
         y = alt.Y("floors:Q", scale=scale, axis=ticks, title="time ÷ floor (log scale)")
-        color = alt.Color(
-            "arm:N", scale=alt.Scale(domain=arms, range=[look.color for look in looks]),
-            legend=alt.Legend(title=None, columns=3 if width == theme.WIDE else 1, labelLimit=300),
-        )  # fmt: skip
-        shapes = alt.Shape("arm:N", scale=alt.Scale(domain=arms, range=[look.shape for look in looks]))
-        dashes = alt.StrokeDash("arm:N", scale=alt.Scale(domain=arms, range=_dashes(arms)))
+        color = theme.color(arms, "arm")
         base = alt.Chart(timed).encode(x=across)
         tooltip = [x, "arm", alt.Tooltip("time_us:Q", format=".2f"), alt.Tooltip("share:Q", format=".0%")]
         layers = alt.layer(
             base.mark_line(color=theme.NEUTRAL, strokeDash=[3, 3], strokeWidth=1.5).encode(
                 y=alt.Y("floor:Q", scale=scale, axis=ticks)
             ),
-            base.mark_line().encode(y=y, color=color, strokeDash=dashes),
-            base.mark_point(size=45).encode(y=y, color=color, shape=shapes, tooltip=tooltip),
+            base.mark_line().encode(y=y, color=color, strokeDash=theme.dash(arms, "arm")),
+            base.mark_point(size=45).encode(y=y, color=color, shape=theme.shape(arms, "arm"), tooltip=tooltip),
         ).properties(width=(width - AXIS_PX + 20) // columns - 20, height=PANEL_PX if len(panels) > 1 else 260)
         if len(panels) == 1:
             return layers
@@ -109,8 +103,8 @@ def ratio_grid(
     frame["says"] = [f"{ratio:.2f}" for ratio in frame["ratio"]]
 
     def chart(width: int) -> alt.LayerChart:
-        domain, colors = [ours, rival, "same", "undecided"], [theme.look(ours).color, theme.look(rival).color]
-        scale = alt.Scale(domain=domain, range=[*colors, theme.NEUTRAL, theme.BAND])
+        colors = [look.color for look in theme.looks([ours, rival]).values()]
+        scale = alt.Scale(domain=[ours, rival, "same", "undecided"], range=[*colors, theme.NEUTRAL, theme.BAND])
         apart = alt.Scale(paddingInner=0.08)
         base = alt.Chart(frame).encode(
             x=alt.X(f"{x}:O", title=x, scale=apart, axis=alt.Axis(labelAngle=0, labelExpr=BINARY)),
@@ -136,14 +130,3 @@ def ratio_grid(
         f"{frame['n_blocks'].iloc[0]} blocks, with a margin of ±{frame['margin'].iloc[0] * 100:g} %.",
         table=frame[[y, x, "ratio", "ci_low", "ci_high", "word", "n_blocks"]],
     )
-
-
-def _dashes(arms: Sequence[str]) -> list[list[int]]:
-    """An engine's dash for its first arm; every further arm of that engine has dots of its own length."""
-    dashes: list[list[int]] = []
-    seen: dict[str, int] = {}
-    for arm in arms:
-        look = theme.look(arm)
-        nth = seen[look.color] = seen.get(look.color, -1) + 1
-        dashes.append([*look.dash] if nth == 0 else [2 * nth, 3])
-    return dashes

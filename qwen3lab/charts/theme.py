@@ -7,7 +7,7 @@ at least 3:1 on white; in grey they run together, so each engine has a shape and
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -55,45 +55,65 @@ KERNELS = {
 }
 
 
-def look(arm: str) -> Look:
-    """The look of an engine or a kernel, or of an arm whose name begins with one's ("qwen3lab again").
+# Further arms of an engine in one chart: its parent, or itself with something switched.
+SIBLINGS = (
+    Look(INK, NIGHT[INK], "triangle-down", "▼", (4, 2)),
+    Look("#7a4d00", "#d4a24a", "triangle-left", "◀", (1, 2)),
+)
 
-    One without is an error, since a colour that changes from page to page misleads.
+
+def engine_of(arm: str) -> str:
+    """The engine or kernel that an arm's name begins with ("qwen3lab again"); ValueError for one without a look.
+
+    A colour that changes from page to page misleads, so there is no default.
     """
     name = arm.split(" ")[0]
     known = ENGINES | KERNELS
     if name not in known:
         raise ValueError(f"arm={arm!r} has no colour; known: {', '.join(known)}. Give it one in theme.ENGINES")
-    return known[name]
+    return name
+
+
+def looks(arms: Sequence[str]) -> dict[str, Look]:
+    """Each arm's look in a chart of these: the first arm of an engine wears the engine's, the next are its siblings."""
+    found: dict[str, Look] = {}
+    siblings = iter(SIBLINGS * len(arms))
+    worn: set[str] = set()
+    for arm in arms:
+        engine = engine_of(arm)
+        found[arm] = next(siblings) if engine in worn else (ENGINES | KERNELS)[engine]
+        worn.add(engine)
+    return found
 
 
 def night_colors() -> dict[str, str]:
     """Every colour of a drawing → what stands for it on a dark page."""
-    return NIGHT | {look.color: look.night for look in ENGINES.values()}
+    return NIGHT | {look.color: look.night for look in (*ENGINES.values(), *SIBLINGS)}
 
 
-def present(engines: Iterable[str]) -> list[str]:
-    """The distinct engines, in the theme's order: ours first, so that legends agree from chart to chart."""
-    found = set(engines)
-    for engine in found:
-        look(engine)
-    return [engine for engine in ENGINES if engine in found]
+def present(arms: Iterable[str]) -> list[str]:
+    """The distinct arms, by the theme's order of engines, ours first, so that legends agree from chart to chart.
+
+    Of an engine's arms, the one that bears its plain name comes first.
+    """
+    order = list(ENGINES | KERNELS)
+    return sorted(dict.fromkeys(arms), key=lambda arm: (order.index(engine_of(arm)), arm != engine_of(arm)))
 
 
-def color(engines: list[str], field: str = "engine", legend: bool = True) -> alt.Color:
+def color(arms: list[str], field: str = "engine", legend: bool = True) -> alt.Color:
     """Colour encoding; points and lines with the same field share one legend."""
-    scale = alt.Scale(domain=engines, range=[look(e).color for e in engines])
-    return alt.Color(f"{field}:N", scale=scale, legend=alt.Legend(title=None) if legend else None)
+    scale = alt.Scale(domain=arms, range=[look.color for look in looks(arms).values()])
+    return alt.Color(f"{field}:N", scale=scale, legend=alt.Legend(title=None, labelLimit=300) if legend else None)
 
 
-def shape(engines: list[str], field: str = "engine", legend: bool = True) -> alt.Shape:
-    scale = alt.Scale(domain=engines, range=[look(e).shape for e in engines])
-    return alt.Shape(f"{field}:N", scale=scale, legend=alt.Legend(title=None) if legend else None)
+def shape(arms: list[str], field: str = "engine", legend: bool = True) -> alt.Shape:
+    scale = alt.Scale(domain=arms, range=[look.shape for look in looks(arms).values()])
+    return alt.Shape(f"{field}:N", scale=scale, legend=alt.Legend(title=None, labelLimit=300) if legend else None)
 
 
-def dash(engines: list[str], field: str = "engine", legend: bool = True) -> alt.StrokeDash:
-    scale = alt.Scale(domain=engines, range=[list(look(e).dash) for e in engines])
-    return alt.StrokeDash(f"{field}:N", scale=scale, legend=alt.Legend(title=None) if legend else None)
+def dash(arms: list[str], field: str = "engine", legend: bool = True) -> alt.StrokeDash:
+    scale = alt.Scale(domain=arms, range=[list(look.dash) for look in looks(arms).values()])
+    return alt.StrokeDash(f"{field}:N", scale=scale, legend=alt.Legend(title=None, labelLimit=300) if legend else None)
 
 
 def log_ticks(low: float, high: float, most: int) -> list[float]:

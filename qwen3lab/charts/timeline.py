@@ -42,11 +42,12 @@ def itl_timeline(samples: pd.DataFrame, workload: str = "w6_decode_stall") -> Fi
             scale=alt.Scale(domain=[0, 1.2 * slices["worst_ms"].max()], nice=False),  # room for the injection's label
             axis=alt.Axis(tickCount=4),
         )
-        rows = []
+        rows, looks = [], theme.looks(engines)
         for engine in engines:
             title = "time since the run began (s)" if engine == engines[-1] else None
             x = alt.X("at_s:Q", title=title, axis=alt.Axis(tickCount=5))
-            row = _timeline_row(engine, slices[slices["engine"] == engine], spans[spans["engine"] == engine], x, y)
+            mine = (slices[slices["engine"] == engine], spans[spans["engine"] == engine])
+            row = _timeline_row(looks[engine], *mine, x, y)
             heading = alt.Title(engine, anchor="start", offset=6)
             rows.append(row.properties(width=width - 66, height=140, title=heading))
         return alt.vconcat(*rows, spacing=14).resolve_scale(x="shared", y="shared")
@@ -164,8 +165,7 @@ def _injected(trial: pd.DataFrame) -> pd.DataFrame:
     )
 
 
-def _timeline_row(engine: str, slices: pd.DataFrame, spans: pd.DataFrame, x: alt.X, y: alt.Y) -> alt.LayerChart:
-    look = theme.look(engine)
+def _timeline_row(look: theme.Look, slices: pd.DataFrame, spans: pd.DataFrame, x: alt.X, y: alt.Y) -> alt.LayerChart:
     span, gaps = alt.Chart(spans), alt.Chart(slices)
     tooltip: list[Any] = [alt.Tooltip(f"{c}:Q", format=".4g") for c in ("at_s", "median_ms", "worst_ms", "gaps")]
     layers = [

@@ -65,9 +65,7 @@ class Runner:
             loaded = weights.load(path, model_config, self.dtype, self.device)
             rotary = RotaryEmbedding(model_config.rope, model_config.head_dim, max_model_len, self.device)
             heads = model_config.num_heads, model_config.num_kv_heads, model_config.head_dim
-            attention = choose_attention(
-                config.attn_backend, config.flash_provider, heads, self.page_size, self.dtype, self.device
-            )
+            attention = choose_attention(config, heads, self.page_size, self.dtype, self.device)
             query_key = qk.choose(model_config, rotary, config.enable_fused_ops, self.dtype)
             self.model = Qwen3(model_config, loaded, query_key, attention, linear.choose(self.device, self.dtype))
             page_bytes = self.page_size * model_config.kv_bytes_per_token(str(self.dtype).removeprefix("torch."))

@@ -44,7 +44,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Trial:
-    """One run of one workload by one arm."""
+    """One run of one workload by one arm, whose name `engine` is: an engine's, and what sets this one apart."""
 
     trial_id: int
     place: Place
@@ -73,7 +73,7 @@ def run_trial(process: ArmProcess, place: Place, trial_id: int, pids: Sequence[i
     return Trial(
         trial_id=trial_id,
         place=place,
-        engine=process.arm.engine,
+        engine=process.arm.name,
         requests=tuple(
             metrics.RequestTimes(len(asked.prompt_token_ids), got.arrival_s, got.token_times_s)
             for asked, got in zip(place.workload.requests, result.requests, strict=True)

@@ -9,11 +9,12 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from qwen3lab.attention import choose, flash_providers
-from qwen3lab.attention.base import LayerCache
+from qwen3lab.attention.base import AttentionBackend, LayerCache
 from qwen3lab.attention.flash import FlashAttention
 from qwen3lab.attention.paged import SPECIFICATION, PagedAttention
 from qwen3lab.attention.store import store
 from qwen3lab.attention.torch_ref import TorchAttention
+from qwen3lab.config import EngineConfig
 from qwen3lab.engine import batch as batches
 from qwen3lab.engine.request import Request, SamplingParams
 from qwen3lab.engine.scheduler import Row, StepPlan
@@ -45,11 +46,17 @@ def specification(*args: object) -> PagedAttention:
     return backend
 
 
+def chosen(*args: object, **options: str | None) -> AttentionBackend:
+    return choose.choose(EngineConfig(**options), *args)
+
+
 BACKENDS = {
     "torch": lambda *args: TorchAttention(),
     "paged-attn": PagedAttention,
     "paged-attn by its specification": specification,
-    "hybrid": lambda heads, page_size, dtype, device: choose.choose("hybrid", None, heads, page_size, dtype, device),
+    "hybrid": lambda *args: chosen(*args, attn_backend="hybrid"),
+    "hybrid without its view": lambda *args: chosen(*args, attn_backend="hybrid", ablate="kv-view"),
+    "hybrid without its route": lambda *args: chosen(*args, attn_backend="hybrid", ablate="host-route"),
 }
 
 
@@ -108,13 +115,13 @@ def test_every_backend_reads_the_same_pages_right(name, heads, kind, rows):
 
 def test_each_kind_has_its_provider():
     heads = (4, 2, 64)
-    hybrid = choose.choose("hybrid", None, heads, 16, torch.float32, CPU)
+    hybrid = chosen(heads, 16, torch.float32, CPU, attn_backend="hybrid")
     assert hybrid.provider(StepKind.PREFILL) == "torch.nn.functional.scaled_dot_product_attention"
     assert hybrid.provider(StepKind.DECODE) == "qwen3lab_kernels.paged_decode (Triton interpreter)"
-    paged = choose.choose("paged-attn", None, heads, 16, torch.float32, CPU)
+    paged = chosen(heads, 16, torch.float32, CPU, attn_backend="paged-attn")
     assert paged.provider(StepKind.PREFILL) == "qwen3lab_kernels.paged_prefill (Triton interpreter)"
     assert specification(heads, 16, torch.float32, CPU).provider(StepKind.DECODE) == SPECIFICATION
-    flash = choose.choose("flash-attn", None, heads, 16, torch.float32, CPU)
+    flash = chosen(heads, 16, torch.float32, CPU, attn_backend="flash-attn")
     assert flash.name == "flash-attn" and flash.provider(StepKind.DECODE) == hybrid.provider(StepKind.PREFILL)
 
 
@@ -126,6 +133,14 @@ def recorded_provider(multiple=16, plan=None):
         return q
 
     return calls, flash_providers.Provider("recorded", multiple, attend, plan)
+
+
+def test_what_is_ablated_is_told():
+    args = ((4, 2, 64), 16, torch.float32, CPU)
+    copied = BACKENDS["hybrid without its view"](*args)
+    asked = BACKENDS["hybrid without its route"](*args)
+    assert copied.provider(StepKind.DECODE).endswith("(Triton interpreter), over a copy of the pages")
+    assert asked.provider(StepKind.PREFILL).endswith(", its route asked of the device")
 
 
 @pytest.mark.parametrize("planned", [False, True])
@@ -167,18 +182,35 @@ def test_what_flash_attention_does_not_take_is_said_at_start_up(dtype, page_size
 
 
 @pytest.mark.parametrize(
-    ("name", "provider", "heads", "page_size", "told"),
+    ("options", "heads", "page_size", "told"),
     [
-        ("torch", "flash_attn", (4, 2, 64), 16, "only 'flash-attn' and 'hybrid' use one"),
-        ("flash-attn", "flash_attn", (4, 2, 64), 16, "flash_provider='flash_attn' runs on CUDA devices; this is cpu"),
-        ("hybrid", None, (4, 2, 32), 16, r"head_dim=32, supported \(64, 128\); use attn_backend='torch'"),
-        ("paged-attn", None, (4, 2, 64), 24, "page_size=24, supported .*; set block_size to one of these"),
-        ("flex", None, (4, 2, 64), 16, "attn_backend='flex'; known: torch, flash-attn, paged-attn, hybrid"),
+        (
+            {"attn_backend": "torch", "flash_provider": "flash_attn"},
+            (4, 2, 64),
+            16,
+            "only 'flash-attn' and 'hybrid' use",
+        ),
+        (
+            {"attn_backend": "flash-attn", "flash_provider": "flash_attn"},
+            (4, 2, 64),
+            16,
+            "runs on CUDA devices; this is",
+        ),
+        ({"attn_backend": "hybrid"}, (4, 2, 32), 16, r"head_dim=32, supported \(64, 128\); use attn_backend='torch'"),
+        ({"attn_backend": "paged-attn"}, (4, 2, 64), 24, "page_size=24, supported .*; set block_size to one of these"),
+        ({"attn_backend": "flex"}, (4, 2, 64), 16, "attn_backend='flex', allowed: None, 'torch', 'flash-attn'"),
+        ({"ablate": "kv-view"}, (4, 2, 64), 16, "ablate='kv-view' takes from attn_backend='hybrid', not"),
+        (
+            {"attn_backend": "hybrid", "ablate": "x"},
+            (4, 2, 64),
+            16,
+            "ablate='x', allowed: None, 'kv-view', 'host-route'",
+        ),
     ],
 )
-def test_a_backend_that_cannot_run_says_why(name, provider, heads, page_size, told):
+def test_a_backend_that_cannot_run_says_why(options, heads, page_size, told):
     with pytest.raises(ValueError, match=told):
-        choose.choose(name, provider, heads, page_size, torch.float32, CPU)
+        chosen(heads, page_size, torch.float32, CPU, **options)
 
 
 def plan_of_two() -> StepPlan:

@@ -64,13 +64,23 @@ def test_no_two_drawings_share_an_id(figures: dict[str, Figure], name: str) -> N
 
 
 def test_every_engine_has_a_colour_a_shape_and_a_dash_of_its_own() -> None:
-    looks = list(theme.ENGINES.values())
+    looks = [*theme.ENGINES.values(), *theme.SIBLINGS]
     for field in ("color", "shape", "dash", "glyph", "night"):
         assert len({getattr(look, field) for look in looks}) == len(looks), field
     assert all(contrast(look.color, "#ffffff") >= 3 and contrast(look.night, "#0f1419") >= 3 for look in looks)
     assert contrast(theme.MUTED, "#ffffff") >= 4.5
     with pytest.raises(ValueError, match="'llama' has no colour; known: qwen3lab, vllm"):
         charts.throughput(TRIALS.assign(engine="llama"))
+
+
+def test_arms_of_one_engine_are_told_apart_and_the_plain_one_wears_its_look() -> None:
+    arms = theme.present(["qwen3lab flash-attn", "vllm", "qwen3lab", "qwen3lab again"])
+    assert arms == ["qwen3lab", "qwen3lab flash-attn", "qwen3lab again", "vllm"]
+    looks = theme.looks(arms)
+    assert looks["qwen3lab"] == theme.ENGINES["qwen3lab"] and looks["vllm"] == theme.ENGINES["vllm"]
+    assert len({look.color for look in looks.values()}) == len({look.shape for look in looks.values()}) == 4
+    figure = charts.throughput(TRIALS.replace({"engine": {"transformers": "qwen3lab plain"}}))
+    assert "w1_single_decode, qwen3lab plain: " in figure.alt and "w1_single_decode, qwen3lab: " in figure.alt
 
 
 def contrast(one: str, other: str) -> float:

@@ -12,7 +12,7 @@ from oracle import Oracle
 from qwen3lab import LLM, SamplingParams
 from qwen3lab.attention.paged import PagedAttention
 from qwen3lab.attention.torch_ref import TorchAttention
-from qwen3lab.config import ATTN_BACKENDS
+from qwen3lab.config import ABLATIONS, ATTN_BACKENDS
 
 PROMPTS = [[(7 * i + 3 * j) % checkpoints.VOCAB for i in range(n)] for j, n in enumerate((1, 15, 16, 17, 40))]
 MAX_TOKENS = 20
@@ -42,6 +42,12 @@ def test_every_backend_gives_transformers_tokens(wide, expected, backend, fused,
     llm = LLM(wide, attn_backend=backend, enable_fused_ops=fused, block_size=block_size, num_kv_blocks=40)
     assert generated(llm) == expected
     assert llm.facts.attn_backend == backend
+
+
+@pytest.mark.parametrize("ablate", ABLATIONS)
+def test_what_is_ablated_changes_no_token(wide, expected, ablate):
+    llm = LLM(wide, attn_backend="hybrid", ablate=ablate, block_size=16, num_kv_blocks=40)
+    assert generated(llm) == expected
 
 
 @pytest.mark.parametrize("backend", ["flash-attn", "hybrid"])

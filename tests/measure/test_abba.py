@@ -68,7 +68,7 @@ def test_blocks_ran_in_the_seeded_order(comparison):
 
 def test_each_row_says_what_ran(comparison):
     trials, samples = comparison.trials, comparison.samples
-    assert dict(zip(trials["arm"], trials["engine"], strict=True)) == {"A": "transformers", "B": "qwen3lab"}
+    assert dict(zip(trials["arm"], trials["engine"], strict=True)) == {"A": "rival", "B": "ours"}
     short = trials[trials["workload"] == "short"]
     assert (short["prompt_tokens"] == 7).all() and (short["output_tokens"] == 9).all()
     assert (trials["output_tok_per_s"] * trials["wall_s"]).round(6).isin([9, 1]).all()
