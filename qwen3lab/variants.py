@@ -65,6 +65,24 @@ _V03_PREDICTED: Mapping[str, Word] = MappingProxyType(
 # were several, and nothing written between them.
 _V06_PREDICTED: Mapping[str, Word] = MappingProxyType({"rope": "faster", "step": "faster", "linear": "faster"})
 
+# Of a card, against flash-attn: decode steps are what differs, so the one workload without many of them stays the same.
+_V04_PREDICTED: Mapping[str, Word] = MappingProxyType(
+    {
+        "w1_single_decode": "faster",
+        "w2_long_prefill": "same",
+        "w3_batch_throughput": "faster",
+        "w4_repetitive_batch": "faster",
+    }
+)
+
+# Of a card: with the detour off, B, against with it. A copy of every page and layer, or a wait in every layer, is dear.
+_V05_PREDICTED: Mapping[str, Word] = MappingProxyType({"w1_single_decode": "faster", "w3_batch_throughput": "faster"})
+
+# Of a card without graphs: launches bind a decode step, and the fused op saves ten of them a layer.
+_V07_PREDICTED: Mapping[str, Word] = MappingProxyType(
+    {"w1_single_decode": "faster", "w2_long_prefill": "same", "w3_batch_throughput": "faster"}
+)
+
 LADDER = (
     Rung("v01", "Where do we start?", "plain engine against the peers", None, predicted=_V01_PREDICTED),
     Rung("v02", "Where does a step's time go?", None, "v01"),
@@ -75,8 +93,21 @@ LADDER = (
         "v02",
         predicted=_V03_PREDICTED,
     ),
-    Rung("v04", "What does hybrid attention gain over each of its parents?", "hybrid against each parent", "v03"),
-    Rung("v05", "What do the strided view and the host-side route cost or save?", "copy, view; sync, hint", "v04"),
+    Rung(
+        "v04",
+        "What does hybrid attention gain over each of its parents?",
+        "hybrid against each parent",
+        "v03",
+        options={"attn_backend": "hybrid"},
+        predicted=_V04_PREDICTED,
+    ),
+    Rung(
+        "v05",
+        "What do the strided view and the host-side route cost or save?",
+        "copy, view; sync, hint",
+        "v04",
+        predicted=_V05_PREDICTED,
+    ),
     Rung(
         "v06",
         "Is rms_norm_rope right, and how fast?",
@@ -84,7 +115,14 @@ LADDER = (
         "v05",
         predicted=_V06_PREDICTED,
     ),
-    Rung("v07", "Does the fusion pay end to end?", "fusion off against on", "v06"),
+    Rung(
+        "v07",
+        "Does the fusion pay end to end?",
+        "fusion off against on",
+        "v06",
+        options={"enable_fused_ops": True},
+        predicted=_V07_PREDICTED,
+    ),
     Rung("v08", "Graphs: what is captured, what does it cost, what breaks it?", "eager against graph", "v07"),
     Rung("v09", "What is left outside the graph?", "packed copy, companion graph, overlap: off against on", "v08"),
     Rung("v10", "How large is the gap to vLLM, and what is it made of?", "our best against vLLM", "v09"),

@@ -2,7 +2,8 @@
 
 theme.py (colours, type, one look per engine) → show.py (a chart becomes a Figure: caption, description, data table)
 → draw.py (it becomes SVG) → gap.py (who is ahead, and by how much) → timeline.py (when each token came) → order.py (did
-the machine hold still) → kernels.py (one operation at many sizes).
+the machine hold still) → kernels.py (one operation at many sizes) → parts.py
+(what a step is made of).
 
 Nothing here measures, imports torch or opens a file: a chart is a function of the frames it is given.
 """
@@ -10,6 +11,7 @@ Nothing here measures, imports torch or opens a file: a chart is a function of t
 from qwen3lab.charts.gap import ratio_forest, throughput
 from qwen3lab.charts.kernels import kernel_times, ratio_grid
 from qwen3lab.charts.order import drift
+from qwen3lab.charts.parts import step_parts
 from qwen3lab.charts.show import Figure, show
 from qwen3lab.charts.timeline import itl_ecdf, itl_timeline
 
@@ -22,5 +24,6 @@ __all__ = [
     "ratio_forest",
     "ratio_grid",
     "show",
+    "step_parts",
     "throughput",
 ]

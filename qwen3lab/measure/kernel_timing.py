@@ -87,13 +87,13 @@ class Clock:
         return statistics.median(times)
 
 
-def ceilings(device: torch.device) -> Ceilings:
-    """Measured now: a sum over, and a copy of, far more than the cache holds; a large square product in bfloat16."""
+def ceilings(device: torch.device, dtype: torch.dtype = torch.bfloat16) -> Ceilings:
+    """Measured now: a sum over, and a copy of, far more than the cache holds; a large square product in `dtype`."""
     on_card = device.type == "cuda"
     source = torch.randn(2**29 if on_card else 2**25, device=device)
     target = torch.empty_like(source)
     size = 8192 if on_card else 1024
-    a, b = (torch.randn(size, size, device=device).bfloat16() for _ in "ab")
+    a, b = (torch.randn(size, size, device=device).to(dtype) for _ in "ab")
 
     def took_us(call: Call) -> float:
         return Clock([call], device).time_us(60)

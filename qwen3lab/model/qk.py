@@ -28,7 +28,7 @@ class QueryKey(Protocol):
     def prepare(self, batch: Batch) -> None:
         """Once a step, before its first layer."""
 
-    def __call__(self, qkv: torch.Tensor, layer: LayerWeights, cache: LayerCache, batch: Batch) -> torch.Tensor:
+    def apply(self, qkv: torch.Tensor, layer: LayerWeights, cache: LayerCache, batch: Batch) -> torch.Tensor:
         """qkv [T, (Hq + 2·Hkv)·D] -> q [T, Hq, D], normed and turned; k, so treated, and v go to their slots."""
 
 
@@ -42,7 +42,7 @@ class Chain:
     def prepare(self, batch: Batch) -> None:
         self._cos, self._sin = self._rotary.at(batch.positions)
 
-    def __call__(self, qkv: torch.Tensor, layer: LayerWeights, cache: LayerCache, batch: Batch) -> torch.Tensor:
+    def apply(self, qkv: torch.Tensor, layer: LayerWeights, cache: LayerCache, batch: Batch) -> torch.Tensor:
         c = self._config
         qk, v = qkv.view(len(qkv), -1, c.head_dim).split((c.num_heads + c.num_kv_heads, c.num_kv_heads), dim=1)
         turned = rms_norm_rope(qk, layer.qk_norm, c.rms_norm_eps, self._cos, self._sin)
@@ -64,7 +64,7 @@ class Fused:
     def prepare(self, batch: Batch) -> None:
         pass
 
-    def __call__(self, qkv: torch.Tensor, layer: LayerWeights, cache: LayerCache, batch: Batch) -> torch.Tensor:
+    def apply(self, qkv: torch.Tensor, layer: LayerWeights, cache: LayerCache, batch: Batch) -> torch.Tensor:
         q: torch.Tensor = self._op(
             qkv, layer.qk_norm[0], layer.qk_norm[-1], self._eps, batch.positions, self._cos_sin, self._num_kv_heads,
             cache.k, cache.v, batch.slot_mapping,

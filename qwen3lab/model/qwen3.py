@@ -70,7 +70,7 @@ class Qwen3:
         return self.linear(rms_norm(last, self.weights.norm, self.config.rms_norm_eps), self.weights.head)
 
     def _attention(self, x: torch.Tensor, layer: LayerWeights, cache: LayerCache, batch: Batch) -> torch.Tensor:
-        q = self.query_key(self.linear(x, layer.qkv), layer, cache, batch)
+        q = self.query_key.apply(self.linear(x, layer.qkv), layer, cache, batch)
         return self.linear(self.attention.attend(q, cache, batch).flatten(1), layer.o)
 
     def _mlp(self, x: torch.Tensor, layer: LayerWeights) -> torch.Tensor:

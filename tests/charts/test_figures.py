@@ -19,6 +19,13 @@ from qwen3lab.charts.show import FIGURE_MIME, Figure, show
 TRIALS, SAMPLES, VERDICTS = made_frames.comparison()
 KERNELS, FIELD = made_frames.kernels()
 RIVAL = "FlashAttention (vllm)"
+PARTS = pd.DataFrame(
+    [
+        {"step": step, "part": part, "share": share, "us": share * us}
+        for step, us in (("w1, decode", 900.0), ("w2, prefill", 31000.0))
+        for part, share in (("products", 0.6), ("attention", 0.3), ("sampling", 0.1))
+    ]
+)
 CHARTS: dict[str, Callable[[], Figure]] = {
     "ratio_forest": lambda: charts.ratio_forest(VERDICTS),
     "throughput": lambda: charts.throughput(TRIALS),
@@ -26,6 +33,7 @@ CHARTS: dict[str, Callable[[], Figure]] = {
     "itl_ecdf": lambda: charts.itl_ecdf(SAMPLES),
     "drift": lambda: charts.drift(TRIALS),
     "kernel_times": lambda: charts.kernel_times(KERNELS, "context", panel="batch", what="decode"),
+    "step_parts": lambda: charts.step_parts(PARTS),
     "ratio_grid": lambda: charts.ratio_grid(KERNELS, FIELD, RIVAL, "qwen3lab", "context", "batch"),
 }
 
