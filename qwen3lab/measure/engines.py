@@ -1,7 +1,8 @@
 """How an engine is driven: open it once, run a workload's requests as often as asked, say what ran.
 
 A driver lives in a worker process (`worker`), which may belong to another interpreter; this file and the drivers
-import nothing of measuring but the workload's dataclass. qwen3lab's own driver is here; `reference` holds transformers.
+import nothing of measuring but the workload's dataclass. qwen3lab's own driver is here; `reference` holds transformers,
+`rival_vllm` vLLM.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 if TYPE_CHECKING:
     from qwen3lab.measure.workloads import WorkloadRequest
 
-ENGINES = ("qwen3lab", "transformers")
+ENGINES = ("qwen3lab", "transformers", "vllm")
 PROTOCOL = 1
 """Of the messages between arms.py and worker.py, which documents them; a worker of another version is refused."""
 
@@ -76,6 +77,10 @@ def open_driver(engine: str, model: str, options: Mapping[str, Any]) -> Driver:
         from qwen3lab.measure.reference import TransformersDriver
 
         return TransformersDriver(model, **options)
+    if engine == "vllm":
+        from qwen3lab.measure.rival_vllm import VllmDriver
+
+        return VllmDriver(model, options)
     raise ValueError(f"engine {engine!r} is not known, allowed: {', '.join(ENGINES)}")
 
 
@@ -114,7 +119,7 @@ class Qwen3labDriver:
         ]
 
     def describe(self) -> dict[str, Any]:
-        facts = self._llm.facts.to_dict()
+        facts, config = self._llm.facts.to_dict(), self._llm.config.to_dict()
         return {
             "engine": "qwen3lab",
             "versions": versions("qwen3lab", "torch", "triton"),
@@ -122,8 +127,19 @@ class Qwen3labDriver:
             "device": facts["device"],
             "attention": "; ".join(f"{kind}: {provider}" for kind, provider in facts["attn_providers"].items()),
             "batching": "continuous: a request joins at the next step",
+            "setup": {
+                "graphs": facts["mode"],
+                "kv_tokens": (facts["num_pages"] - 1) * facts["page_size"],
+                "block_size": facts["page_size"],
+                "max_num_seqs": config["max_num_seqs"],
+                "max_num_batched_tokens": config["max_num_batched_tokens"],
+                "max_model_len": facts["max_model_len"],
+                "prefix_caching": config["enable_prefix_caching"],
+                "chunked_prefill": False,
+                "speculation": "off",
+            },
             "facts": facts,
-            "config": self._llm.config.to_dict(),
+            "config": config,
             "options": self._options,
         }
 

@@ -127,6 +127,17 @@ class TransformersDriver:
             "device": str(self._device),
             "attention": self._model.config._attn_implementation,
             "batching": "static, left-padded; a request that arrives later waits for the next generate call",
+            "setup": {
+                "graphs": "eager",
+                "kv_tokens": "as many as a batch needs",
+                "block_size": "none, contiguous",
+                "max_num_seqs": self._max_num_seqs,
+                "max_num_batched_tokens": "a whole batch",
+                "max_model_len": self._model.config.max_position_embeddings,
+                "prefix_caching": False,
+                "chunked_prefill": False,
+                "speculation": "off",
+            },
             "options": {"max_num_seqs": self._max_num_seqs},
         }
 
