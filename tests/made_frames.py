@@ -30,7 +30,8 @@ def kernels() -> tuple[pd.DataFrame, list[dict[str, Any]]]:
         took_us = {"qwen3lab": 3 + floor_us, "FlashAttention (vllm)": 5 + 0.98 * floor_us, "torch": 20 + 3 * floor_us}
         for arm, us in took_us.items():
             row = {"arm": arm, "time_us": us, "low_us": us * 0.98, "high_us": us * 1.03, "floor_us": floor_us}
-            rows.append(size | row | {"share": floor_us / us, "reason": None})
+            rates = {"gbps": 4000 * floor_us / us, "tflops": 8 * floor_us / us}
+            rows.append(size | row | rates | {"share": floor_us / us, "reason": None})
         rows.append(size | {"arm": "torch.compile", "reason": "not installed"})
         ratio = took_us["qwen3lab"] / took_us["FlashAttention (vllm)"]
         verdicts.append(

@@ -19,6 +19,13 @@ from qwen3lab.charts.show import FIGURE_MIME, Figure, show
 TRIALS, SAMPLES, VERDICTS = made_frames.comparison()
 KERNELS, FIELD = made_frames.kernels()
 RIVAL = "FlashAttention (vllm)"
+GAP = [
+    {"label": "floor (bytes)", "us": 290.0, "role": "part"},
+    {"label": "attention, beyond the floor", "us": 120.0, "role": "part"},
+    {"label": "unaccounted for", "us": -10.0, "role": "part"},
+    {"label": "qwen3lab", "us": 400.0, "role": "qwen3lab"},
+    {"label": "vllm", "us": 1700.0, "role": "vllm"},
+]
 PARTS = pd.DataFrame(
     [
         {"step": step, "part": part, "share": share, "us": share * us}
@@ -33,6 +40,8 @@ CHARTS: dict[str, Callable[[], Figure]] = {
     "itl_ecdf": lambda: charts.itl_ecdf(SAMPLES),
     "drift": lambda: charts.drift(TRIALS),
     "kernel_times": lambda: charts.kernel_times(KERNELS, "context", panel="batch", what="decode"),
+    "roofline": lambda: charts.roofline(KERNELS, {"read_gbps": 4000.0, "product_tflops": 700.0}, "decode"),
+    "waterfall": lambda: charts.waterfall(GAP, "From the floor to a step"),
     "step_parts": lambda: charts.step_parts(PARTS),
     "ratio_grid": lambda: charts.ratio_grid(KERNELS, FIELD, RIVAL, "qwen3lab", "context", "batch"),
 }
@@ -150,6 +159,15 @@ def test_a_field_of_ratios_says_each_and_refuses_a_pair_it_has_not() -> None:
     assert "batch 8, context 65536: 1.02, same" in figure.alt
     with pytest.raises(ValueError, match=r"no ratio of 'qwen3lab' against 'torch'; there are: qwen3lab against Flash"):
         charts.ratio_grid(KERNELS, FIELD, "torch", "qwen3lab", "context", "batch")
+
+
+def test_a_waterfall_leads_from_bar_to_bar_and_says_what_is_left() -> None:
+    figure = charts.waterfall(GAP, "From the floor to a step")
+    (rows,) = figure.wide["datasets"].values()
+    assert [(row["from_us"], row["to_us"]) for row in rows] == [(0, 290), (290, 410), (400, 410), (0, 400), (0, 1700)]
+    assert "unaccounted for −10 µs" in figure.alt and "vllm 1.7 ms" in figure.alt
+    with pytest.raises(ValueError, match="are not each once"):
+        charts.waterfall([GAP[0], GAP[0]], "twice")
 
 
 def test_two_hundred_thousand_gaps_are_a_small_figure() -> None:
