@@ -32,20 +32,21 @@ def build(plan: StepPlan, page_size: int, device: torch.device) -> Batch:
         part[:size] for part, size in zip(np.split(buffer.numpy(), np.cumsum(rooms)[:-1]), sizes, strict=True)
     )
 
-    table = table.reshape(batch, width)
-    table.fill(PADDING_PAGE)
     cumulative[0] = 0
     np.cumsum(query_lens, out=cumulative[1:])
     seq_lens[:] = lens
     last[:] = cumulative[1:] - 1
-    for b, row in enumerate(rows):
-        here = slice(cumulative[b], cumulative[b + 1])
-        ids[here] = row.request.slice_ids(row.start, row.seq_len)
-        position = np.arange(row.start, row.seq_len, dtype=np.int32)
-        places[here] = position
-        table[b, : len(pages[b])] = pages[b]
-        slots[here] = table[b, position // page_size] * page_size + position % page_size
-        slots[here][position < row.write_from] = PADDING_PAGE * page_size
+    table = table.reshape(batch, width)
+    table.fill(PADDING_PAGE)
+    for b, mine in enumerate(pages):
+        table[b, : len(mine)] = mine
+    ids[:] = [token for row in rows for token in row.request.slice_ids(row.start, row.seq_len)]
+    of_row = np.repeat(np.arange(batch), query_lens)
+    # A row's tokens are its last: each sits as far before its sequence's end as it stands here before its row's end.
+    places[:] = np.arange(tokens) - (cumulative[1:] - seq_lens)[of_row]
+    slots[:] = table[of_row, places // page_size] * page_size + places % page_size
+    hidden = places < np.array([row.write_from for row in rows])[of_row]
+    slots[hidden] = PADDING_PAGE * page_size
 
     there = buffer.to(device, non_blocking=True).split(rooms)
     parts = [part[:size] for part, size in zip(there, sizes, strict=True)]

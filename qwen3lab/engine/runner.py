@@ -62,12 +62,13 @@ class Runner:
                 "the checkpoint's max_position_embeddings and rope_parameters serve"
             )
         with torch.inference_mode():
-            loaded = weights.load(path, model_config, self.dtype, self.device)
+            product = linear.choose(self.device, self.dtype)
+            loaded = weights.load(path, model_config, self.dtype, self.device, product.pack)
             rotary = RotaryEmbedding(model_config.rope, model_config.head_dim, max_model_len, self.device)
             heads = model_config.num_heads, model_config.num_kv_heads, model_config.head_dim
             attention = choose_attention(config, heads, self.page_size, self.dtype, self.device)
             query_key = qk.choose(model_config, rotary, config.enable_fused_ops, self.dtype)
-            self.model = Qwen3(model_config, loaded, query_key, attention, linear.choose(self.device, self.dtype))
+            self.model = Qwen3(model_config, loaded, query_key, attention, product)
             page_bytes = self.page_size * model_config.kv_bytes_per_token(str(self.dtype).removeprefix("torch."))
             num_pages = pool_pages(config, page_bytes, self.page_size, max_model_len, self.device)
             shape = (num_pages, self.page_size, model_config.num_kv_heads, model_config.head_dim)

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 
 import torch
 
+from qwen3lab.model import linear
+
 Call = Callable[[], object]
 CALLS_IN_GRAPH = 48  # what a replay costs to start, a few µs, is shared by so many
 MAX_COPIES = 64
@@ -88,12 +90,15 @@ class Clock:
 
 
 def ceilings(device: torch.device, dtype: torch.dtype = torch.bfloat16) -> Ceilings:
-    """Measured now: a sum over, and a copy of, far more than the cache holds; a large square product in `dtype`."""
+    """Measured now: a sum over, and a copy of, far more than the cache holds; a large square product in `dtype`,
+    by the provider that the engine takes."""
     on_card = device.type == "cuda"
     source = torch.randn(2**29 if on_card else 2**25, device=device)
     target = torch.empty_like(source)
     size = 8192 if on_card else 1024
     a, b = (torch.randn(size, size, device=device).to(dtype) for _ in "ab")
+    product = linear.choose(device, dtype)
+    packed = product.pack(b)
 
     def took_us(call: Call) -> float:
         return Clock([call], device).time_us(60)
@@ -102,5 +107,5 @@ def ceilings(device: torch.device, dtype: torch.dtype = torch.bfloat16) -> Ceili
     return Ceilings(
         read_gbps=moved / took_us(source.sum) / 1e3,
         copy_gbps=2 * moved / took_us(lambda: target.copy_(source)) / 1e3,
-        product_tflops=2 * size**3 / took_us(lambda: a @ b) / 1e6,
+        product_tflops=2 * size**3 / took_us(lambda: product(a, packed)) / 1e6,
     )

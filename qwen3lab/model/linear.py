@@ -5,6 +5,7 @@ All forms return the same product, accumulated in fp32 and rounded once to x's d
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
 import torch
@@ -16,8 +17,11 @@ class Linear(Protocol):
 
     provider: str
 
+    def pack(self, weight: torch.Tensor) -> torch.Tensor:
+        """weight [out, in] as this provider wants it: done once, at start-up; only `__call__` can read the result."""
+
     def __call__(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-        """x [T, in], weight [out, in] -> [T, out], contiguous, in x's dtype."""
+        """x [T, in] and a packed weight [out, in] -> [T, out], contiguous, in x's dtype."""
 
 
 class TorchLinear:
@@ -25,32 +29,33 @@ class TorchLinear:
 
     provider = "torch.nn.functional.linear"
 
+    def pack(self, weight: torch.Tensor) -> torch.Tensor:
+        return weight
+
     def __call__(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         return F.linear(x, weight)
 
 
-class WeightMajorLinear:
-    """fp32 on a CPU: (W·xᵀ)ᵀ where that takes less time, else torch's own form.
+class PackedLinear:
+    """On a CPU: oneDNN's product with a weight that was laid out for it beforehand, as Inductor freezes weights.
 
-    With the weight on the left its many rows are what is divided among threads, and each is read once for the whole
-    batch; `F.linear` hands BLAS the few rows of x as the long side. Which is faster is up to the BLAS and the machine.
-    Measured with torch 2.13 (MKL) on two cores:
+    `F.linear` lays a weight out anew in every call, or hands it to a BLAS that was tuned for other processors. Measured
+    with torch 2.13 on two cores of an AMD EPYC with AVX-512: fp32 takes a half to a seventh of `F.linear`'s time from
+    one row to 400, bf16 a quarter to nine tenths; rows shorter than 1024 values at one row are the exception.
 
-    AVX2 (EPYC)      four rows take F.linear 2 to 4 times as long; one row, a quarter
-    AVX-512 (Xeon)   8 to 48 rows of 1024 and more values take F.linear up to 2.2 times as long; elsewhere it is ahead
+    The functions are torch's own and not public: they may move with its version, which constraints.txt pins.
     """
 
-    def __init__(self, capability: str) -> None:
-        """`capability` as torch.backends.cpu.get_cpu_capability() has it."""
-        wide = capability == "AVX512"
-        self._rows = range(8, 49) if wide else range(2, 2**31)
-        self._least_in = 1024 if wide else 1
-        self.provider = f"torch.mm, weight first ({'8-48 rows of 1024 values and more' if wide else '2 rows and more'})"
+    provider = "oneDNN, packed weights (torch.ops.mkldnn._linear_pointwise)"
+    ROWS_PACKED_FOR = 16  # a layout for one row is two to four times as slow at more; this one is as good at any number
+
+    def pack(self, weight: torch.Tensor) -> torch.Tensor:
+        packed: torch.Tensor = torch.ops.mkldnn._reorder_linear_weight(weight, self.ROWS_PACKED_FOR)
+        return packed
 
     def __call__(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-        if x.shape[0] in self._rows and x.shape[1] >= self._least_in:
-            return torch.mm(weight, x.t()).t().contiguous()
-        return F.linear(x, weight)
+        out: torch.Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, None, "none", [], "")
+        return out
 
 
 class WideningLinear:
@@ -68,6 +73,9 @@ class WideningLinear:
 
     def __init__(self) -> None:
         self._block = torch.empty(self.BLOCK_ELEMENTS)
+
+    def pack(self, weight: torch.Tensor) -> torch.Tensor:
+        return weight
 
     def __call__(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         if x.shape[0] <= self.NARROW_ROWS:
@@ -89,10 +97,11 @@ def choose(device: torch.device, dtype: torch.dtype) -> Linear:
     """The provider for a device and dtype."""
     if device.type != "cpu":
         return TorchLinear()
-    if dtype == torch.float32:
-        return WeightMajorLinear(torch.backends.cpu.get_cpu_capability())
-    native = {
+    native: dict[torch.dtype, Callable[[], bool]] = {
+        torch.float32: torch.backends.mkldnn.is_available,
         torch.bfloat16: torch.ops.mkldnn._is_mkldnn_bf16_supported,
         torch.float16: torch.ops.mkldnn._is_mkldnn_fp16_supported,
     }
-    return TorchLinear() if native[dtype]() else WideningLinear()
+    if native[dtype]():
+        return PackedLinear()
+    return TorchLinear() if dtype == torch.float32 else WideningLinear()

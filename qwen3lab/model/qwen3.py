@@ -20,7 +20,7 @@ from qwen3lab.model_config import ModelConfig
 
 @dataclass(frozen=True)
 class LayerWeights:
-    """One layer. Projections are [out, in], as torch's linear wants them; those that share an input are joined."""
+    """One layer. Projections are [out, in], packed (see linear.Linear.pack); those that share an input are joined."""
 
     input_norm: torch.Tensor  # [H]
     qkv: torch.Tensor  # [(Hq + 2·Hkv)·D, H]
@@ -33,12 +33,12 @@ class LayerWeights:
 
 @dataclass(frozen=True)
 class Weights:
-    """The whole checkpoint; `head` is `embedding` itself where the two are tied."""
+    """The whole checkpoint. A tied `head` is `embedding` itself where packing leaves a weight as it is."""
 
     embedding: torch.Tensor  # [V, H]
     layers: tuple[LayerWeights, ...]
     norm: torch.Tensor  # [H]
-    head: torch.Tensor  # [V, H]
+    head: torch.Tensor  # [V, H], packed
 
 
 class Qwen3:

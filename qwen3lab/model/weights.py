@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from qwen3lab.model.qwen3 import LayerWeights, Weights
 from qwen3lab.model_config import CheckpointError, ModelConfig
 
 HUB_FILES = ("*.safetensors", "*.json", "*.jinja")
+Pack = Callable[[torch.Tensor], torch.Tensor]
 # Written by some exporters, computed here: rotary frequencies.
 IGNORED = re.compile(r".*rotary_emb\.inv_freq")
 
@@ -42,12 +44,12 @@ def resolve(model: str | Path) -> Path:
         ) from error
 
 
-def load(path: Path, config: ModelConfig, dtype: torch.dtype, device: torch.device) -> Weights:
-    """All weights of the checkpoint at `path`, in `dtype` on `device`."""
+def load(path: Path, config: ModelConfig, dtype: torch.dtype, device: torch.device, pack: Pack) -> Weights:
+    """All weights of the checkpoint at `path`, in `dtype` on `device`, projections as `pack` leaves them."""
     with ExitStack() as stack:
         tensors = _open(path, stack)
         read = _Reader(tensors, path, dtype, device)
-        weights = _assemble(read, config)
+        weights = _assemble(read, config, pack)
     unused = [name for name in tensors if name not in read.taken and not IGNORED.fullmatch(name)]
     # A tied checkpoint may carry its head a second time; the embedding is the one that counts.
     unused = [name for name in unused if not (name == "lm_head.weight" and config.tie_word_embeddings)]
@@ -129,7 +131,7 @@ class _Reader:
         return out
 
 
-def _assemble(read: _Reader, c: ModelConfig) -> Weights:
+def _assemble(read: _Reader, c: ModelConfig, pack: Pack) -> Weights:
     def layer(i: int) -> LayerWeights:
         def name(part: str) -> str:
             return f"model.layers.{i}.{part}.weight"
@@ -141,12 +143,12 @@ def _assemble(read: _Reader, c: ModelConfig) -> Weights:
         gate_up = [name(f"mlp.{p}_proj") for p in ("gate", "up")]
         return LayerWeights(
             input_norm=read(name("input_layernorm"), c.hidden_size),
-            qkv=read.joined(qkv, (c.hidden_size,), [c.q_size, c.kv_size, c.kv_size]),
+            qkv=pack(read.joined(qkv, (c.hidden_size,), [c.q_size, c.kv_size, c.kv_size])),
             qk_norm=torch.cat([per_head("q", c.num_heads), per_head("k", c.num_kv_heads)]),
-            o=read(name("self_attn.o_proj"), c.hidden_size, c.q_size),
+            o=pack(read(name("self_attn.o_proj"), c.hidden_size, c.q_size)),
             post_attention_norm=read(name("post_attention_layernorm"), c.hidden_size),
-            gate_up=read.joined(gate_up, (c.hidden_size,), [c.intermediate_size] * 2),
-            down=read(name("mlp.down_proj"), c.hidden_size, c.intermediate_size),
+            gate_up=pack(read.joined(gate_up, (c.hidden_size,), [c.intermediate_size] * 2)),
+            down=pack(read(name("mlp.down_proj"), c.hidden_size, c.intermediate_size)),
         )
 
     embedding = read("model.embed_tokens.weight", c.vocab_size, c.hidden_size)
@@ -154,5 +156,5 @@ def _assemble(read: _Reader, c: ModelConfig) -> Weights:
         embedding=embedding,
         layers=tuple(layer(i) for i in range(c.num_layers)),
         norm=read("model.norm.weight", c.hidden_size),
-        head=embedding if c.tie_word_embeddings else read("lm_head.weight", c.vocab_size, c.hidden_size),
+        head=pack(embedding if c.tie_word_embeddings else read("lm_head.weight", c.vocab_size, c.hidden_size)),
     )

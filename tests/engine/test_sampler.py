@@ -5,10 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from scipy import stats
 
 from qwen3lab import LLM, SamplingParams
-from qwen3lab.engine.sampler import draw, greedy, logprobs, uniform
+from qwen3lab.engine.sampler import NOT_FINITE, draw, greedy, logprobs, uniform
 
 LOGITS = torch.log(torch.tensor([0.5, 0.3, 0.15, 0.05]))
 
@@ -48,6 +50,23 @@ def test_uniform_is_uniform_and_each_place_has_its_own():
     values = [uniform(seed, index) for seed in range(60) for index in range(60)]
     assert stats.kstest(values, "uniform").pvalue > 1e-4
     assert len(set(values)) == len(values)
+
+
+@given(st.integers(1, 4), st.integers(1, 70), st.integers(0, 2**31))
+def test_greedy_takes_the_lowest_of_equals_wherever_they_stand(rows, size, seed):
+    logits = torch.randint(-2, 3, (rows, size), generator=torch.Generator().manual_seed(seed)).float()
+    expected = [row.index(max(row)) for row in logits.tolist()]
+    assert greedy(logits).tolist() == expected
+    assert greedy(logits.bfloat16().float()).tolist() == expected
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+@pytest.mark.parametrize("at", [0, 3, 4099])
+def test_one_value_that_is_not_finite_marks_its_row_and_no_other(value, at):
+    logits = torch.zeros(3, 4100)
+    logits[:, 5] = 1.0
+    logits[1, at] = value
+    assert greedy(logits).tolist() == [5, NOT_FINITE, 5]
 
 
 def test_greedy_takes_the_lowest_of_equals():
