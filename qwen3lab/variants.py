@@ -83,6 +83,12 @@ _V07_PREDICTED: Mapping[str, Word] = MappingProxyType(
     {"w1_single_decode": "faster", "w2_long_prefill": "same", "w3_batch_throughput": "faster"}
 )
 
+# The plain engine against vLLM with all that vLLM turns on by itself: chunked prefill, a compiled model, graphs.
+V01_AGAINST_VLLM: Mapping[str, Word] = MappingProxyType(dict.fromkeys(_V01_PREDICTED, "slower"))
+
+# Everything that the ladder has turned on so far.
+_V10_PREDICTED: Mapping[str, Word] = MappingProxyType(dict.fromkeys(_V01_PREDICTED, "faster"))
+
 LADDER = (
     Rung("v01", "Where do we start?", "plain engine against the peers", None, predicted=_V01_PREDICTED),
     Rung("v02", "Where does a step's time go?", None, "v01"),
@@ -125,7 +131,13 @@ LADDER = (
     ),
     Rung("v08", "Graphs: what is captured, what does it cost, what breaks it?", "eager against graph", "v07"),
     Rung("v09", "What is left outside the graph?", "packed copy, companion graph, overlap: off against on", "v08"),
-    Rung("v10", "How large is the gap to vLLM, and what is it made of?", "our best against vLLM", "v09"),
+    Rung(
+        "v10",
+        "How large is the gap to vLLM, and what is it made of?",
+        "our best against vLLM",
+        "v09",
+        predicted=_V10_PREDICTED,
+    ),
     Rung("v11", "Chunked prefill: the same tokens, and what does a chunk cost?", "chunks off against on", "v10"),
     Rung("v12", "How does the worst stall depend on the chunk's size?", "a sweep of chunk sizes", "v11"),
     Rung("v13", "Prompt lookup: when are drafts accepted, and does it pay?", "speculation off against on", "v12"),
@@ -133,6 +145,7 @@ LADDER = (
     Rung("v15", "Speculation and chunked prefill in one forward: where is the gap now?", "v10, v15 and vLLM", "v14"),
     Rung("v16", "Near ties: is every divergence explained, and what is left?", None, "v15"),
 )
+OF_KERNELS = frozenset({"attn_backend", "enable_fused_ops"})
 BY_ID: Mapping[str, Rung] = MappingProxyType({rung.id: rung for rung in LADDER})
 
 
@@ -150,3 +163,8 @@ def options(rung_id: str) -> dict[str, Any]:
     rung = get(rung_id)
     inherited = options(rung.parent) if rung.parent else {}
     return {**inherited, **rung.options}
+
+
+def best(rung_id: str, device: str) -> dict[str, Any]:
+    """The rung's options, less those that are kernels of ours where `device` ("cpu", "cuda", …) cannot run them."""
+    return {k: v for k, v in options(rung_id).items() if device.startswith("cuda") or k not in OF_KERNELS}

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,6 +22,7 @@ from qwen3lab.measure.machine import usable_cores
 from qwen3lab.measure.process import Child, ChildFailed
 from qwen3lab.measure.workloads import WorkloadRequest, file_sha256
 
+BUILT_VLLM = Path(qwen3lab.__file__).parents[1] / ".venv-vllm/bin/python"
 LOAD_TIMEOUT_S = 900.0
 SILENCE_TIMEOUT_S = 600.0
 """How long a worker at work may say nothing. It beats once a second between engine steps, so this bounds one step."""
@@ -174,8 +176,13 @@ def interpreter(engine: str) -> str:
     """
     if engine != "vllm":
         return sys.executable
-    built = Path(qwen3lab.__file__).parents[1] / ".venv-vllm/bin/python"
-    return os.environ.get("QWEN3LAB_VLLM_PYTHON") or (str(built) if built.exists() else sys.executable)
+    return os.environ.get("QWEN3LAB_VLLM_PYTHON") or (str(BUILT_VLLM) if BUILT_VLLM.exists() else sys.executable)
+
+
+def strongest_rival() -> str:
+    """The engine to be ahead of: vLLM where an interpreter here has it, else transformers."""
+    command = [interpreter("vllm"), "-c", "import sys, importlib.util as u; sys.exit(u.find_spec('vllm') is None)"]
+    return "vllm" if subprocess.run(command, capture_output=True).returncode == 0 else "transformers"
 
 
 def checkpoint_identity(model: str | Path) -> dict[str, Any]:

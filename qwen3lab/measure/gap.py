@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
+import pandas as pd
+
 from qwen3lab.measure.profiling import Profile
+from qwen3lab.measure.workloads import Workload
+
+
+def between(samples: pd.DataFrame, workload: Workload, profile: Profile, ours: str, rival: str) -> list[dict[str, Any]]:
+    """`attributed` from a comparison's samples: each arm's median time per output token over its requests and runs."""
+    mine = samples[(samples["workload"] == workload.id) & ~samples["warmup"].astype(bool)]
+    step_us = 1e6 * mine.groupby("engine")["tpot_s"].median()
+    return attributed(profile, float(step_us[ours]), float(step_us[rival]), rival)
 
 
 def attributed(profile: Profile, ours_us: float, rival_us: float, rival: str) -> list[dict[str, Any]]:

@@ -73,6 +73,11 @@ class Workload:
         return cls(id, profile, tuple(requests), identity(requests), tokenizer)
 
     @property
+    def prompts(self) -> list[tuple[int, ...]]:
+        """The ids of each request's prompt."""
+        return [request.prompt_token_ids for request in self.requests]
+
+    @property
     def prompt_tokens(self) -> int:
         return sum(len(r.prompt_token_ids) for r in self.requests)
 

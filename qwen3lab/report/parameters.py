@@ -77,6 +77,12 @@ class Parameters(BaseModel):
         return f"<table>{rows}</table>"
 
 
+class RivalParameters(Parameters):
+    """Of a notebook that compares with another engine; "auto" is vLLM where this machine has it, else transformers."""
+
+    rival: Literal["auto", "vllm", "transformers"]
+
+
 P = TypeVar("P", bound=Parameters)
 
 

@@ -106,7 +106,7 @@ def test_bare_papermill_refuses_a_typo(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_v01_measures_seals_and_is_published(tmp_path: Path) -> None:
-    given = {"only": "w1_single_decode,w6_decode_stall", "blocks": 2}
+    given = {"only": "w1_single_decode,w6_decode_stall", "blocks": 2, "rival": "transformers"}
     sealed = runner.run("v01", profile="smoke", parameters=given, out_root=tmp_path / "data")
     assert record.verify_all(tmp_path / "data") == []
     assert [v.workload for v in sealed.verdicts if v.metric == "wall_s"] == [
