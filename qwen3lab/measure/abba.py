@@ -9,7 +9,7 @@ and after. At the end the arms' tokens are compared, and only then is there a ra
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, replace
 from typing import Any
@@ -22,8 +22,9 @@ from qwen3lab.measure.comparison import PARITY_AXES, Comparison
 from qwen3lab.measure.metrics import TIME_METRICS
 from qwen3lab.measure.outputs import Oracle, RequestDiff, compare_many, near_tie_limit, worst
 from qwen3lab.measure.session import Session
+from qwen3lab.measure.stats import confidence_of, say
 from qwen3lab.measure.trials import Trial, distinct_outputs
-from qwen3lab.measure.verdict import decide
+from qwen3lab.measure.verdict import blocks_of, decide
 from qwen3lab.measure.workloads import Workload
 
 
@@ -43,6 +44,8 @@ def compare(
     metrics: Sequence[str] = ("wall_s",),
     differ: Sequence[str] = (),
     limit: float | None = None,
+    looks: Sequence[int] = (),
+    log: Callable[[Mapping[str, Any]], None] | None = None,
 ) -> Comparison:
     """Measure `arm_b` against `arm_a` (A is the rival, B is ours) on `workloads`.
 
@@ -50,10 +53,16 @@ def compare(
     margin   the difference nobody minds, 0.02 for 2 %: inside it a verdict says "same"
     metrics  of metrics.TIME_METRICS; a verdict for each
     differ   of PARITY_AXES: in which the arms may differ because that is the question
+    looks    after so many blocks a workload may end, if its first metric is decided; the last is `blocks`. Intervals
+             are then as wide as stats.confidence_of says. None: every workload has all its blocks
+    log      called with each trial as soon as its block has run, as JSON values: what is kept if the rest never runs
     limit    largest regret, in logits, that counts as a near tie; None takes outputs.NEAR_TIE_LIMITS
     Raises ValueError for arguments that make no comparison, ArmsDiffer, ArmFailed, UnequalWork.
     """
     _check_arguments(arm_a, arm_b, workloads, metrics, differ)
+    if looks and looks[-1] != blocks:
+        raise ValueError(f"looks={list(looks)}, allowed: the last is the number of blocks, {blocks}")
+    confidence = confidence_of(looks)
     arms = {"A": arm_a, "B": arm_b}
     rounds = list(schedule.plan([w.id for w in workloads], blocks, seed))
     before = {"when": "before loading", **health.at_rest().to_dict()}
@@ -67,17 +76,22 @@ def compare(
         facts = {label: process.facts for label, process in processes.items()}
         differences = _check_parity(facts, differ)
         bar = stack.enter_context(tqdm(total=len(workloads) * (2 + 4 * blocks), unit="run", disable=not progress))
-        session = Session(processes, workloads, bar)
+        session = Session(processes, workloads, bar, log)
         session.warm_up()
+        going = [w.id for w in workloads]
         for number, turn in enumerate(rounds):
             session.look(f"before round {number}", wait=True)
-            session.run_round(turn)
+            session.run_round([block for block in turn if block.workload in going])
+            if number + 1 in looks:
+                going = [w for w in going if not _decided(session.log, w, metrics[0], margin, confidence)]
+            if not going:
+                break
         session.look("after the last round")
     limit = near_tie_limit([f["dtype"] for f in facts.values()]) if limit is None else limit
     diffs = compare_tokens(session.log, workloads, arm_a, limit)
     names = (arm_a.name, arm_b.name)
     verdicts = [
-        decide(session.log, w.id, metric, names, worst([d.word for d in diffs[w.id]]), margin, seed)
+        decide(session.log, w.id, metric, names, worst([d.word for d in diffs[w.id]]), margin, seed, confidence)
         for w in workloads
         for metric in metrics
     ]
@@ -86,6 +100,8 @@ def compare(
         "seed": seed,
         "margin": margin,
         "metrics": list(metrics),
+        "looks": list(looks),
+        "confidence": confidence,
         "estimator": "exp(mean over blocks of ½(ln B₁ + ln B₂) − ½(ln A₁ + ln A₂)); Student t interval",
         "residence": "both arms loaded throughout, the idle one waiting on its pipe",
         "differences": differences,
@@ -95,6 +111,12 @@ def compare(
     return Comparison(
         arms, facts, tuple(workloads), tuple(session.log), diffs, verdicts, settings, [before, *session.rest]
     )
+
+
+def _decided(log: Sequence[Trial], workload: str, metric: str, margin: float, confidence: float) -> bool:
+    """Whether the blocks so far say a word; tokens are compared at the end, and can only take a claim back."""
+    blocks, _ = blocks_of(log, workload, metric)
+    return len(blocks) >= 2 and say(blocks, margin, confidence) != "undecided"
 
 
 def control(arm: Arm, workloads: Sequence[Workload], blocks: int = 5, **options: Any) -> Comparison:

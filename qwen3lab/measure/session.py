@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -23,10 +23,18 @@ PATIENCE_S = 20.0
 class Session:
     """Loaded arms by label ("A", "B"), the trials they ran, in order, and what the platform was like at rest."""
 
-    def __init__(self, processes: Mapping[str, ArmProcess], workloads: Sequence[Workload], bar: tqdm[Any]) -> None:
+    def __init__(
+        self,
+        processes: Mapping[str, ArmProcess],
+        workloads: Sequence[Workload],
+        bar: tqdm[Any],
+        keep: Callable[[Mapping[str, Any]], None] | None = None,
+    ) -> None:
+        """`keep` is called with each trial when it has run, as JSON values."""
         self._processes = dict(processes)
         self._workloads = {w.id: w for w in workloads}
         self._bar = bar
+        self._keep = keep
         self._pids = [process.pid for process in processes.values()]
         self._patience_s = PATIENCE_S
         # As many blocks may be measured again as there are workloads, about one more round.
@@ -65,7 +73,7 @@ class Session:
                     self._bar.total = (self._bar.total or 0) + len(block.order)
                     queue.append(block)
                 else:
-                    found = [_keep(trial) for trial in found]
+                    found = [_counted(trial) for trial in found]
             self.log += found
 
     def _run_block(self, block: Planned) -> list[Trial]:
@@ -86,10 +94,12 @@ class Session:
         self._bar.set_description(f"{place.workload.id} · {process.arm.name}")
         trial = run_trial(process, place, trial_id, self._pids)
         self._bar.update()
+        if self._keep is not None:
+            self._keep(trial.to_dict())
         return trial
 
 
-def _keep(trial: Trial) -> Trial:
+def _counted(trial: Trial) -> Trial:
     """A rejected trial that counts all the same, because no repeats are left."""
     if trial.health.status != "reject":
         return trial

@@ -7,12 +7,13 @@ that shows how often a verdict is wrong.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from qwen3lab.measure.schedule import orders
-from qwen3lab.measure.stats import Block
+from qwen3lab.measure.stats import Block, Word, confidence_of, say
 
 
 @dataclass(frozen=True)
@@ -51,3 +52,12 @@ def blocks(world: World, n_blocks: int, seed: int) -> list[Block]:
         first, second, third, fourth = np.exp(arms + common[4 * k : 4 * k + 4] + noise[4 * k : 4 * k + 4]).tolist()
         result.append(Block(order, (first, second, third, fourth)))
     return result
+
+
+def looked_at(world: World, looks: Sequence[int], margin: float, seed: int) -> tuple[Word, int]:
+    """What a comparison that may end at each of `looks` says of `world`, and after how many blocks."""
+    found, confidence = blocks(world, looks[-1], seed), confidence_of(looks)
+    for n in looks[:-1]:
+        if (word := say(found[:n], margin, confidence)) != "undecided":
+            return word, n
+    return say(found, margin, confidence), looks[-1]

@@ -54,6 +54,23 @@ class Trial:
     health: Health
     peak_rss_bytes: int
 
+    def to_dict(self) -> dict[str, Any]:
+        """All of it, as JSON values."""
+        return {
+            "trial_id": self.trial_id,
+            "workload": self.place.workload.id,
+            "arm": self.place.arm,
+            "block_id": self.place.block_id,
+            "slot": self.place.slot,
+            "engine": self.engine,
+            "health": self.health.to_dict(),
+            "peak_rss_bytes": self.peak_rss_bytes,
+            "requests": [
+                {"arrival_s": r.arrival_s, "token_times_s": list(r.token_times_s), "token_ids": list(ids)}
+                for r, ids in zip(self.requests, self.outputs, strict=True)
+            ],
+        }
+
     def value(self, metric: str) -> float | None:
         """One of metrics.TIME_METRICS, in seconds."""
         return metrics.trial_value(metric, self.requests)

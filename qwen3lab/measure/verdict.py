@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from qwen3lab.measure.outputs import TokenWord
-from qwen3lab.measure.stats import Block, Estimate, Word, estimate, word
+from qwen3lab.measure.stats import CONFIDENCE, Block, Estimate, Word, estimate, word
 from qwen3lab.measure.trials import Trial
 
 
@@ -46,8 +46,9 @@ def decide(
     tokens: TokenWord,
     margin: float,
     seed: int,
+    confidence: float = CONFIDENCE,
 ) -> Verdict:
-    """The verdict on one workload and metric from its trials."""
+    """The verdict on one workload and metric from its trials; `confidence` is that of its interval."""
     blocks, flagged = blocks_of(trials, workload, metric)
 
     def verdict(found: Estimate | None, said: Word, note: str) -> Verdict:
@@ -58,7 +59,7 @@ def decide(
         return verdict(None, "undecided", "no ratio: the arms' tokens were not compared")
     if not blocks:
         return verdict(None, "undecided", f"no block has {metric} in all four slots")
-    found = estimate(blocks, seed=seed)
+    found = estimate(blocks, confidence, seed)
     if tokens == "real":
         return verdict(found, "undecided", "no claim: the arms' tokens differ by more than near ties")
     note = f"{flagged} of {len(blocks)} blocks with a flagged platform" if flagged else ""

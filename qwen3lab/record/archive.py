@@ -19,7 +19,7 @@ import tempfile
 import time
 import traceback
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
@@ -142,6 +142,23 @@ class Round:
             write_whole(target, content)
         else:
             copy_whole(Path(content), target)
+
+    def logger(self, name: str) -> Callable[[Mapping[str, object]], None]:
+        """A function that appends a mapping to the raw member `name`, a JSON line each, on the disk when it returns.
+
+        What is measured survives there, in the open round, whatever ends the measurement.
+        """
+        self.add_raw(name, b"")
+        target = self.folder / STAGING / name
+
+        def log(row: Mapping[str, object]) -> None:
+            self._require_open()
+            with writing(target), open(target, "ab") as file:
+                file.write(canonical.dumps(canonical.plain(row, name), name) + b"\n")
+                file.flush()
+                os.fsync(file.fileno())
+
+        return log
 
     def add_verdicts(self, verdicts: Iterable[Mapping[str, object]]) -> None:
         """Keep what was concluded; each is a mapping with the fields of schema.Verdict."""

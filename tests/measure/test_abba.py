@@ -41,6 +41,45 @@ def comparison(chaotic):
         session.PATIENCE_S = patience
 
 
+def test_a_decided_workload_ends_at_a_look_and_every_trial_is_logged_as_it_runs(chaotic, monkeypatch):
+    monkeypatch.setattr(session, "PATIENCE_S", 0.0)
+    monkeypatch.setattr(abba, "_decided", lambda log, workload, *rest: workload == "short")
+    logged = []
+    found = compare(
+        Arm("rival", "transformers", chaotic, FP32, threads=1), Arm("ours", "qwen3lab", chaotic, FP32, threads=1),
+        [SHORT, ONE], blocks=4, progress=False, looks=(2, 4), log=logged.append,
+    )  # fmt: skip
+    counted = found.trials[~found.trials["warmup"] & (found.trials["health"] != "reject")]
+    assert counted.groupby("workload").size().to_dict() == {"short": 8, "one_token": 16}
+    assert {v.estimate.confidence for v in found.verdicts if v.estimate} == {0.975}
+    assert json.loads(json.dumps(logged)) == logged, "plain JSON values"
+    assert [row["trial_id"] for row in logged] == list(range(len(found.trials)))
+    assert [len(r["token_times_s"]) for r in logged[0]["requests"]] in ([6, 3], [1])
+
+
+def test_what_was_measured_before_an_interrupt_has_been_logged(chaotic, monkeypatch):
+    monkeypatch.setattr(session, "PATIENCE_S", 0.0)
+    logged = []
+
+    def log(row):
+        logged.append(row)
+        if len(logged) == 6:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        compare(
+            Arm("rival", "transformers", chaotic, FP32, threads=1), Arm("ours", "qwen3lab", chaotic, FP32, threads=1),
+            [SHORT], blocks=2, progress=False, log=log,
+        )  # fmt: skip
+    assert [row["block_id"] for row in logged] == [-1, -1, 0, 0, 0, 0]
+
+
+def test_looks_end_with_the_last_block(chaotic):
+    arms = Arm("rival", "transformers", chaotic, FP32), Arm("ours", "qwen3lab", chaotic, FP32)
+    with pytest.raises(ValueError, match=r"looks=\[2, 3\], allowed: the last is the number of blocks, 4"):
+        compare(*arms, [SHORT], blocks=4, looks=(2, 3))
+
+
 def test_warm_ups_come_first_and_are_kept(comparison):
     trials = comparison.trials
     warm = trials[trials["warmup"]]

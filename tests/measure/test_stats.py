@@ -19,12 +19,7 @@ times = st.floats(1e-3, 1e3)
 
 def words(world: World, n_blocks: int, margin: float, rounds: int = ROUNDS) -> list[str]:
     """The verdict of `rounds` simulated comparisons."""
-    found = []
-    for seed in range(rounds):
-        r = np.array([b.log_ratio for b in simulate.blocks(world, n_blocks, seed)])
-        low, high = stats.t_interval(r, stats.CONFIDENCE)
-        found.append(word(math.exp(low), math.exp(high), margin))
-    return found
+    return [stats.say(simulate.blocks(world, n_blocks, seed), margin) for seed in range(rounds)]
 
 
 @given(st.sampled_from(stats.ORDERS), st.tuples(times, times, times, times))
@@ -74,6 +69,37 @@ def test_equal_arms_are_called_different_no_oftener_than_stated(world):
         nominal = 1 - stats.CONFIDENCE
         # Three standard errors of the simulation itself above the nominal rate.
         assert wrong / ROUNDS <= nominal + 3 * math.sqrt(nominal * (1 - nominal) / ROUNDS)
+
+
+@pytest.mark.parametrize("world", [World(), World(tail_df=3.0, drift=0.005, wander=0.01, slot_penalty=0.03)])
+def test_however_often_one_looks_the_error_is_the_stated_one(world):
+    said = [simulate.looked_at(world, (3, 5, 8, 12), margin=0.0, seed=seed) for seed in range(ROUNDS)]
+    wrong = sum(w in ("faster", "slower") for w, _ in said)
+    nominal = 1 - stats.CONFIDENCE
+    assert wrong / ROUNDS <= nominal + 3 * math.sqrt(nominal * (1 - nominal) / ROUNDS)
+
+
+def test_looking_without_sharing_the_error_is_wrong_oftener_than_stated():
+    """What the sharing is for."""
+    wrong = 0
+    for seed in range(500):
+        found = simulate.blocks(World(), 12, seed)
+        wrong += any(stats.say(found[:n], 0.0) != "undecided" for n in (3, 5, 8, 12))
+    assert wrong / 500 > 1 - stats.CONFIDENCE + 0.03
+
+
+def test_a_large_effect_ends_a_comparison_early_and_a_small_one_does_not():
+    large = [simulate.looked_at(World(effect=math.log(0.7)), (3, 6, 12), 0.02, seed) for seed in range(300)]
+    assert all(word == "faster" for word, _ in large)
+    assert sum(n for _, n in large) / 300 < 5
+    none = [simulate.looked_at(World(noise=0.05), (3, 6, 12), 0.01, seed)[1] for seed in range(300)]
+    assert sum(none) / 300 > 11
+
+
+@pytest.mark.parametrize("looks", [(1, 4), (4, 4), (6, 3)])
+def test_looks_that_make_no_sense_are_refused(looks):
+    with pytest.raises(ValueError, match="allowed: numbers of blocks from 2 on, each larger than the last"):
+        stats.confidence_of(looks)
 
 
 def test_arms_that_differ_beyond_the_margin_are_called_the_same_no_oftener_than_stated():

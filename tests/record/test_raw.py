@@ -142,3 +142,17 @@ def test_verify_names_the_member_of_the_archive(data, sealing):
     (problem,) = [problem for problem in verify(sealed.path) if problem.member == archive.name]
     assert "cannot be read" in problem.what
     assert "delete it: the round stands without it" in problem.remedy
+
+
+def test_a_logged_row_is_on_the_disk_at_once_and_outlives_what_ended_the_round(data, opening):
+    with pytest.raises(KeyboardInterrupt), opening(data) as rnd:
+        log = rnd.logger("trials.jsonl")
+        log({"trial_id": 0, "times_s": [0.5, 1.0]})
+        log({"trial_id": 1})
+        kept = rnd.folder / "raw" / "trials.jsonl"
+        assert kept.read_bytes() == b'{"times_s":[0.5,1],"trial_id":0}\n{"trial_id":1}\n'
+        with pytest.raises(ValueError, match=r"trials.jsonl.*NaN|not JSON|finite"):
+            log({"trial_id": float("nan")})
+        raise KeyboardInterrupt
+    assert len(kept.read_bytes().splitlines()) == 2
+    assert rnd.state == "abandoned" and "KeyboardInterrupt" in (rnd.folder / "failure.txt").read_text()
