@@ -64,6 +64,7 @@ def abba(
     profile: Profile = "smoke",
     only: Only = None,
     blocks: Annotated[int, typer.Option(help="Blocks of four runs for each workload; 2 for an interval.")] = 3,
+    look: Annotated[list[int] | None, typer.Option(help="End a workload that is decided after so many blocks.")] = None,
     seed: int = 0,
     margin: Annotated[float, typer.Option(help="The difference that counts as none.")] = 0.05,
     metric: Annotated[list[str] | None, typer.Option(help="wall_s, ttft_s, …; may be given again.")] = None,
@@ -81,7 +82,8 @@ def abba(
     theirs, ours = replace(theirs, python=python_a), replace(ours, python=python_b)
     loads = _workloads(profile, only, ours.model)
     metrics = tuple(metric or ("wall_s",))
-    found = compare(theirs, ours, loads, blocks, seed, margin, progress=not as_json, metrics=metrics)
+    looks = sorted({*look, blocks}) if look else ()
+    found = compare(theirs, ours, loads, blocks, seed, margin, progress=not as_json, metrics=metrics, looks=looks)
     rows = [verdict.to_dict() for verdict in found.verdicts]
     if as_json:
         print_json({**found.describe(), "verdicts": rows})
