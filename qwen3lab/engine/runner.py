@@ -113,15 +113,15 @@ def pool_pages(config: EngineConfig, page_bytes: int, page_size: int, max_model_
     """Pages of the KV pool, the reserved one included.
 
     Given by num_kv_blocks (usable pages); else what every row at full length would need, as far as memory goes: on a
-    card, gpu_memory_utilization of it less what is taken; on a host, a quarter of what is free, at most
-    HOST_POOL_BYTES.
+    card, gpu_memory_utilization of it less what this process holds, and no more than is free; on a host, a quarter of
+    what is free, at most HOST_POOL_BYTES.
     """
     if config.num_kv_blocks is not None:
         return config.num_kv_blocks + 1
     wanted = config.max_num_seqs * -(-max_model_len // page_size) + 1
     if device.type == "cuda":
         free, total = torch.cuda.mem_get_info(device)
-        budget = int(total * config.gpu_memory_utilization) - (total - free)
+        budget = min(int(total * config.gpu_memory_utilization) - torch.cuda.memory_reserved(device), free)
     else:
         budget = min(psutil.virtual_memory().available // 4, HOST_POOL_BYTES)
     pages = min(wanted, budget // page_bytes)

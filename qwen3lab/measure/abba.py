@@ -16,8 +16,8 @@ from typing import Any
 
 from tqdm.auto import tqdm
 
-from qwen3lab.measure import health, schedule
-from qwen3lab.measure.arms import Arm, ArmProcess
+from qwen3lab.measure import health, nvml, schedule
+from qwen3lab.measure.arms import Arm, ArmProcess, sharing
 from qwen3lab.measure.comparison import PARITY_AXES, Comparison
 from qwen3lab.measure.metrics import TIME_METRICS
 from qwen3lab.measure.outputs import Oracle, RequestDiff, compare_many, near_tie_limit, worst
@@ -63,7 +63,7 @@ def compare(
     if looks and looks[-1] != blocks:
         raise ValueError(f"looks={list(looks)}, allowed: the last is the number of blocks, {blocks}")
     confidence = confidence_of(looks)
-    arms = {"A": arm_a, "B": arm_b}
+    arms = sharing({"A": arm_a, "B": arm_b}, cards=len(nvml.read()))
     rounds = list(schedule.plan([w.id for w in workloads], blocks, seed))
     before = {"when": "before loading", **health.at_rest().to_dict()}
     with ExitStack() as stack:

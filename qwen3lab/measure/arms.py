@@ -12,7 +12,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from qwen3lab.measure.process import Child, ChildFailed
 from qwen3lab.measure.workloads import WorkloadRequest, file_sha256
 
 BUILT_VLLM = Path(qwen3lab.__file__).parents[1] / ".venv-vllm/bin/python"
+CARD_SHARE = 0.85  # of a card's memory, for all arms together
 LOAD_TIMEOUT_S = 900.0
 SILENCE_TIMEOUT_S = 600.0
 """How long a worker at work may say nothing. It beats once a second between engine steps, so this bounds one step."""
@@ -177,6 +178,20 @@ def interpreter(engine: str) -> str:
     if engine != "vllm":
         return sys.executable
     return os.environ.get("QWEN3LAB_VLLM_PYTHON") or (str(BUILT_VLLM) if BUILT_VLLM.exists() else sys.executable)
+
+
+def sharing(arms: Mapping[str, Arm], cards: int) -> dict[str, Arm]:
+    """The arms, each with its part of a card's memory where they would stay loaded side by side on one.
+
+    An arm that says gpu_memory_utilization itself keeps it; transformers takes what a batch needs.
+    """
+    if not cards:
+        return dict(arms)
+    part = {"gpu_memory_utilization": round(CARD_SHARE / len(arms), 2)}
+    return {
+        label: arm if arm.engine == "transformers" else replace(arm, options={**part, **arm.options})
+        for label, arm in arms.items()
+    }
 
 
 def strongest_rival() -> str:

@@ -27,6 +27,7 @@ class TransformersDriver:
     device               "auto" (cuda where there is one), "cpu", "cuda" or "cuda:N"
     attn_implementation  transformers' own names: "sdpa", "eager", "flash_attention_2"
     max_num_seqs         rows a static batch may hold; more requests make more batches, one after the other
+    prompt_lookup_num_tokens  tokens to draft from the prompt; its speculation, for which a batch holds one row
     """
 
     def __init__(
@@ -37,6 +38,7 @@ class TransformersDriver:
         device: str = "auto",
         attn_implementation: str = "sdpa",
         max_num_seqs: int = 256,
+        prompt_lookup_num_tokens: int | None = None,
     ) -> None:
         from transformers import AutoModelForCausalLM, GenerationConfig
         from transformers.utils import logging
@@ -48,7 +50,12 @@ class TransformersDriver:
         logging.disable_progress_bar()
         if device == "auto":
             device = "cuda" if torch.cuda.is_available() else "cpu"
-        self._device, self._max_num_seqs = torch.device(device), max_num_seqs
+        if prompt_lookup_num_tokens is not None and prompt_lookup_num_tokens < 1:
+            raise ValueError(f"prompt_lookup_num_tokens={prompt_lookup_num_tokens}, allowed: at least 1, or None")
+        self._lookup = (
+            {} if prompt_lookup_num_tokens is None else {"prompt_lookup_num_tokens": prompt_lookup_num_tokens}
+        )
+        self._device, self._max_num_seqs = torch.device(device), 1 if self._lookup else max_num_seqs
         self._model = AutoModelForCausalLM.from_pretrained(
             model,
             dtype=dtype if dtype == "auto" else getattr(torch, dtype),
@@ -99,8 +106,14 @@ class TransformersDriver:
         width = max(map(len, prompts))
         ids = torch.tensor([[0] * (width - len(p)) + list(p) for p in prompts], device=self._device)
         mask = torch.tensor([[0] * (width - len(p)) + [1] * len(p) for p in prompts], device=self._device)
-        watch = _StepWatch(torch.tensor(lengths, device=self._device), beat)
-        self._model.generate(input_ids=ids, attention_mask=mask, max_new_tokens=max(lengths), stopping_criteria=[watch])
+        watch = _StepWatch(torch.tensor(lengths, device=self._device), width, beat)
+        self._model.generate(
+            input_ids=ids,
+            attention_mask=mask,
+            max_new_tokens=max(lengths),
+            stopping_criteria=[watch],
+            **self._lookup,
+        )
         step_times_s += watch.times_s
         for row, (i, length) in enumerate(zip(batch, lengths, strict=True)):
             token_ids = tuple(step[row] for step in watch.tokens[:length])
@@ -136,9 +149,9 @@ class TransformersDriver:
                 "max_model_len": self._model.config.max_position_embeddings,
                 "prefix_caching": False,
                 "chunked_prefill": False,
-                "speculation": "off",
+                "speculation": f"prompt lookup, {self._lookup['prompt_lookup_num_tokens']}" if self._lookup else "off",
             },
-            "options": {"max_num_seqs": self._max_num_seqs},
+            "options": {"max_num_seqs": self._max_num_seqs, **self._lookup},
         }
 
 
@@ -148,14 +161,16 @@ class _StepWatch:
     A row at its end goes on being computed until the batch is done (static batching); what it produces is not kept.
     """
 
-    def __init__(self, lengths: torch.Tensor, beat: Beat) -> None:
-        self._lengths, self._beat = lengths, beat
+    def __init__(self, lengths: torch.Tensor, prompt_width: int, beat: Beat) -> None:
+        self._lengths, self._seen, self._beat = lengths, prompt_width, beat
         self.tokens: list[list[int]] = []
         self.times_s: list[float] = []
 
     def __call__(self, input_ids: torch.Tensor, scores: object, **kwargs: object) -> torch.Tensor:
-        self.tokens.append(input_ids[:, -1].tolist())
-        self.times_s.append(now_s())
+        new = input_ids[:, self._seen :].t().tolist()  # one a row, but for a step whose drafts were accepted
+        self._seen = input_ids.shape[1]
+        self.tokens += new
+        self.times_s += [now_s()] * len(new)
         self._beat()
         return self._lengths <= len(self.tokens)
 

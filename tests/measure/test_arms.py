@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import pytest
 
 import checkpoints
-from qwen3lab.measure.arms import Arm, ArmFailed, ArmProcess, checkpoint_identity
+from qwen3lab.measure.arms import Arm, ArmFailed, ArmProcess, checkpoint_identity, sharing
 from qwen3lab.measure.engines import open_driver
 from qwen3lab.measure.workloads import WorkloadRequest
 
@@ -96,3 +96,16 @@ def test_a_checkpoint_is_known_by_its_content(tmp_path):
     assert one == again != other
     assert one["name"] == "name" and set(one["sha256"]) == {"config.json", "model.safetensors"}
     assert checkpoint_identity("Qwen/Qwen3-0.6B") == {"name": "Qwen/Qwen3-0.6B"}
+
+
+def test_arms_on_one_card_share_its_memory_unless_they_say_otherwise():
+    given = {
+        "A": Arm("vllm", "vllm", "m", {"enforce_eager": True}),
+        "B": Arm("qwen3lab", "qwen3lab", "m", {"gpu_memory_utilization": 0.3}),
+    }
+    assert sharing(given, cards=0) == given
+    shared = sharing(given, cards=1)
+    assert shared["A"].options == {"gpu_memory_utilization": 0.42, "enforce_eager": True}
+    assert shared["B"].options == {"gpu_memory_utilization": 0.3}
+    rival = {"A": Arm("transformers", "transformers", "m"), "B": given["B"]}
+    assert sharing(rival, cards=1)["A"].options == {}

@@ -102,6 +102,22 @@ def test_a_row_of_a_static_batch_says_what_it_says_alone(theirs):
     assert together == [ids(theirs, [WorkloadRequest(r.prompt_token_ids, r.max_tokens)])[0] for r in MIXED]
 
 
+def test_prompt_lookup_gives_the_same_tokens_several_a_step(echo, chaotic):
+    requests = [WorkloadRequest((7, 8, 9, 7, 8, 9), 12, 0), WorkloadRequest((3, 1, 4, 1, 5), 7, 0)]
+    for path, drafts_hold in ((echo, True), (chaotic, False)):
+        plain = open_driver("transformers", str(path), FP32)
+        lookup = open_driver("transformers", str(path), FP32 | {"prompt_lookup_num_tokens": 3})
+        expected, got = (driver.run(requests, lambda: None) for driver in (plain, lookup))
+        assert [r.token_ids for r in got] == [r.token_ids for r in expected]
+        assert [len(r.token_times_s) for r in got] == [12, 7]
+        if drafts_hold:
+            assert len(set(got[0].token_times_s)) < 9, "accepted drafts come together"
+    assert (
+        lookup.describe()["setup"] | {"speculation": "prompt lookup, 3", "max_num_seqs": 1}
+        == lookup.describe()["setup"]
+    )
+
+
 @pytest.mark.parametrize("engine", ["qwen3lab", "transformers"])
 def test_eos_is_ignored_and_a_sampling_default_is_overruled(tmp_path, engine):
     """Token 10 is EOS and comes third; generation_config would also sample, penalise and stop."""
@@ -137,6 +153,12 @@ def test_a_beat_is_written_at_most_once_a_second(monkeypatch):
         ("transformers", {"dtpye": "float32"}, TypeError, "dtpye"),
         ("transformers", {"dtype": "float8"}, ValueError, r"'float8', allowed: auto, float32"),
         ("transformers", {"max_num_seqs": 0}, ValueError, "max_num_seqs=0"),
+        (
+            "transformers",
+            {"prompt_lookup_num_tokens": 0},
+            ValueError,
+            "prompt_lookup_num_tokens=0, allowed: at least 1",
+        ),
         ("ollama", {}, ValueError, r"'ollama' is not known, allowed: qwen3lab, transformers"),
     ],
 )
